@@ -1,0 +1,185 @@
+//! The engine computes tokens: three small traits, each with two real implementations, `llama` and `simulated`.
+//!
+//! `Engine` owns the context and its K/V cells and lives on the scheduler's thread; `Vocab` and `ChatTemplate` belong to
+//! the weights, are shared, and serve the planner. `Model` is what was loaded and gives all three.
+//! A *cell* holds K and V of one token position; a *sequence* is the set of cells that carry its id.
+
+pub mod facts;
+#[cfg(feature = "llama")]
+pub mod llama;
+pub mod simulated;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+pub use facts::{KvType, ModelFacts};
+
+use crate::request::{Message, Sampling, Token};
+
+/// A sequence's number inside the context: 0..n_seq_max.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SeqId(pub u16);
+
+/// Loaded weights. Cheap to share; opening it makes the one context.
+pub trait Model: Send + Sync + 'static {
+    type Engine<'a>: Engine
+    where
+        Self: 'a;
+
+    fn facts(&self) -> &ModelFacts;
+    fn vocab(&self) -> Arc<dyn Vocab>;
+    fn template(&self) -> Arc<dyn ChatTemplate>;
+
+    /// Allocates the context. To be called on the thread that will use the engine.
+    fn open(&self, options: &ContextOptions) -> Result<Self::Engine<'_>, EngineError>;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContextOptions {
+    /// K/V cells, shared by all sequences.
+    pub n_cells: usize,
+    /// Sequence ids, 1..=256.
+    pub n_seq_max: usize,
+    /// Upper number of tokens in one `decode`.
+    pub n_batch: usize,
+    pub kv_type: KvType,
+    /// Threads for decoding and prefill, at least 1.
+    pub n_threads: usize,
+}
+
+/// How a model's memory can be shared and cut (kv.md, "Memory classes").
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Memory {
+    /// Full attention: share and cut anywhere.
+    Rewindable,
+    /// Not proved to be rewindable: whole sequences only.
+    Opaque,
+}
+
+/// What the opened context really has, as opposed to what was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    pub n_cells: usize,
+    pub n_seq_max: usize,
+    pub n_batch: usize,
+    pub memory: Memory,
+    /// Whether flash attention was decided on; without it idle cells cost far more.
+    pub flash_attention: bool,
+}
+
+/// One token of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BatchToken {
+    pub token: Token,
+    pub pos: usize,
+    pub seq: SeqId,
+    /// Whether a token can be sampled after this one.
+    pub wants_logits: bool,
+}
+
+/// Tokens of one `decode`, in order; index = row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    pub tokens: Vec<BatchToken>,
+}
+
+/// The context. Every id, position and range is checked before llama.cpp sees it: a bad one is an error here, an abort there.
+pub trait Engine {
+    /// State of one request's sampling; made by `sampler`, used by `sample`.
+    type Sampler;
+
+    fn limits(&self) -> Limits;
+
+    /// A sampler that has seen `prompt` (penalties look back on it).
+    fn sampler(&self, sampling: &Sampling, prompt: &[Token]) -> Result<Self::Sampler, EngineError>;
+
+    /// Computes the batch: 1 to `n_batch` tokens, positions of a sequence without a gap. On an error no token counts as computed;
+    /// cells of the batch may hold remains, so the caller removes from the first position of each sequence in it.
+    fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError>;
+
+    /// The next token after `row` of the last successful batch, which must have had `wants_logits`. Feeds the sampler with it.
+    fn sample(&mut self, row: usize, sampler: &mut Self::Sampler) -> Result<Token, EngineError>;
+
+    /// Makes `dst` an owner of the cells of `src` in `range`; nothing is copied. `dst` must hold nothing in `range`.
+    fn share(&mut self, src: SeqId, dst: SeqId, range: Range<usize>) -> Result<(), EngineError>;
+
+    /// Takes `seq` off its cells from position `from` on; cells without an owner are free.
+    fn remove(&mut self, seq: SeqId, from: usize) -> Result<(), EngineError>;
+
+    /// Copies the whole state of `src` into `dst`, cells included, which must be empty. The way of opaque memories.
+    fn copy_whole(&mut self, src: SeqId, dst: SeqId) -> Result<(), EngineError>;
+
+    /// Positions held by `seq`: smallest to largest plus one; `None` if it holds none.
+    fn held(&self, seq: SeqId) -> Option<Range<usize>>;
+
+    /// The bytes of `seq`'s whole state, for tests of exactness and for `copy_whole`.
+    fn state(&mut self, seq: SeqId) -> Result<Vec<u8>, EngineError>;
+
+    /// Logits of `row` of the last successful batch, for tests of exactness.
+    fn logits(&self, row: usize) -> Result<&[f32], EngineError>;
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// llama_decode = 1: the context stays usable; evict and retry.
+    #[error("no free cells for a batch of {n_tokens} tokens")]
+    NoFreeCells { n_tokens: usize },
+    #[error("{0}")]
+    Failed(String),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("model {path}: {reason}")]
+    Load { path: String, reason: String },
+    #[error("{0}")]
+    Context(String),
+    #[error("sequence {seq}: {reason}")]
+    Sequence { seq: u16, reason: String },
+    #[error("sampling: {0}")]
+    Sampling(String),
+    #[error("chat template: {0}")]
+    Template(String),
+}
+
+/// Whether a control token's spelling in a text means the token or just its letters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Special {
+    Parsed,
+    Text,
+}
+
+/// The model's vocabulary.
+pub trait Vocab: Send + Sync {
+    fn n_tokens(&self) -> usize;
+
+    /// Tokens of `text`, without BOS or EOS added.
+    fn tokenize(&self, text: &str, special: Special) -> Vec<Token>;
+
+    /// Appends the bytes of `token`: part of a UTF-8 character at times, nothing for a control token.
+    fn piece(&self, token: Token, out: &mut Vec<u8>);
+
+    /// Whether `token` ends an answer.
+    fn is_end(&self, token: Token) -> bool;
+
+    /// BOS, if prompts of this model begin with one.
+    fn bos(&self) -> Option<Token>;
+
+    /// All control tokens with their spelling: what a template may write and a user may not.
+    fn control_tokens(&self) -> &[(Token, String)];
+}
+
+/// The model's chat template.
+pub trait ChatTemplate: Send + Sync {
+    /// Whether the template has a place for tool definitions.
+    fn takes_tools(&self) -> bool;
+
+    /// Parses `tools` (JSON text of each definition) once for many renders; the expensive half, to be cached by content.
+    fn prepare(&self, tools: &[String]) -> Result<Box<dyn PreparedTemplate>, EngineError>;
+}
+
+/// A template with its tools.
+pub trait PreparedTemplate: Send {
+    /// The prompt's text: `messages`, then the opening of the assistant's turn if `open_answer`.
+    fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError>;
+}

@@ -1,0 +1,272 @@
+//! What a client asked and what it gets back, in words that both the HTTP side and the scheduler speak.
+//!
+//! A *request* is one client's question with everything that belongs to it; an *event* is one piece of its answer.
+//! Nothing here knows a wire format (`http/` does) or a sequence id (`scheduler/` does).
+
+use std::time::Duration;
+
+/// One entry of the model's vocabulary.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Token(pub i32);
+
+/// A chat request, checked and free of its dialect.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Name of a profile or of the model itself, as the client wrote it.
+    pub model: String,
+    pub messages: Vec<Message>,
+    /// The JSON text of each tool definition (`{"type":"function",…}`), byte for byte as the client sent it, in its order.
+    pub tools: Vec<String>,
+    pub sampling: Sampling,
+    /// Upper number of tokens to generate; `None`: the profile's, else what the context holds.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    pub client: Client,
+}
+
+/// Who asks. Without keys a client is its source address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    pub name: String,
+    /// The client's own `cache_salt`: parts its cached prefixes from each other.
+    pub salt: Option<String>,
+    pub dialect: Dialect,
+}
+
+impl Client {
+    /// The owner of what this client's requests leave in the cache.
+    pub fn owner(&self) -> Owner {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.name.as_bytes());
+        hasher.update(&[0]);
+        if let Some(salt) = &self.salt {
+            hasher.update(&[1]);
+            hasher.update(salt.as_bytes());
+        }
+        Owner::Private(*hasher.finalize().as_bytes())
+    }
+}
+
+/// Who may match a held prefix: everybody, or one (client, salt) alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// Configured pins belong to the house.
+    Public,
+    Private([u8; 32]),
+}
+
+impl Owner {
+    /// Whether a request of owner `self` may use what `held_by` left.
+    pub fn may_see(self, held_by: Owner) -> bool {
+        held_by == Owner::Public || held_by == self
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dialect {
+    OpenAi,
+    Ollama,
+}
+
+impl Dialect {
+    pub fn name(self) -> &'static str {
+        match self {
+            Dialect::OpenAi => "openai",
+            Dialect::Ollama => "ollama",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Role {
+    System,
+    Developer,
+    User,
+    Assistant,
+    Tool,
+}
+
+impl Role {
+    /// The name that chat templates know; most do not know `developer`, which is a system message to them.
+    pub fn template_name(self) -> &'static str {
+        match self {
+            Role::System | Role::Developer => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+        }
+    }
+}
+
+/// One message of the conversation. Text parts of one message are joined by a line feed before they come here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub role: Role,
+    pub content: String,
+    pub reasoning: Option<String>,
+    /// The speaker's or tool's name, if the client gave one.
+    pub name: Option<String>,
+    pub tool_calls: Vec<ToolCall>,
+    /// On a tool message: the call it answers.
+    pub tool_call_id: Option<String>,
+}
+
+impl Message {
+    /// A message of plain text.
+    pub fn text(role: Role, content: impl Into<String>) -> Message {
+        Message {
+            role,
+            content: content.into(),
+            reasoning: None,
+            name: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+        }
+    }
+}
+
+/// A call that the model made and the client sends back as history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolCall {
+    pub id: Option<String>,
+    pub name: String,
+    /// JSON text, keys in the client's order.
+    pub arguments: String,
+}
+
+/// How the next token is chosen. The defaults are OpenAI's where it has them and llama.cpp's elsewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 takes the most likely token.
+    pub temperature: f32,
+    pub top_p: f32,
+    /// 0 keeps all.
+    pub top_k: i32,
+    pub min_p: f32,
+    /// `None`: a new one for each request.
+    pub seed: Option<u32>,
+    pub repeat_penalty: f32,
+    pub frequency_penalty: f32,
+    pub presence_penalty: f32,
+    pub logit_bias: Vec<(Token, f32)>,
+}
+
+impl Default for Sampling {
+    fn default() -> Sampling {
+        Sampling {
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            seed: None,
+            repeat_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+        }
+    }
+}
+
+/// A prompt as the engine computes it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TokenPrompt {
+    /// The whole prompt, BOS included.
+    pub tokens: Vec<Token>,
+    /// Token offsets where a section ends, rising, each right after a control token and within 1..tokens.len().
+    pub cuts: Vec<usize>,
+}
+
+/// What the answer consists of, in this order: one `Admitted`, any number of `Text`, then `Done` or `Failed`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    Admitted(CacheUse),
+    /// Whole UTF-8 characters, never empty.
+    Text(String),
+    Done(Done),
+    /// The engine could not go on with this request; text for the client.
+    Failed(String),
+}
+
+/// What the cache did for a prompt. `n_prompt = n_cached + computed`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheUse {
+    pub n_prompt: usize,
+    /// Tokens not computed for this request.
+    pub n_cached: usize,
+    /// Of `n_cached`, those that came back from a lower tier. Always 0 while cells are the only tier.
+    pub n_restored: usize,
+    /// Why the first computed token was computed.
+    pub cause: MissCause,
+}
+
+/// Why a prompt was not reused beyond its hit; `None` in the last-token case, where nothing was missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissCause {
+    /// All that can be reused was: only what is new at the end was computed.
+    Appended,
+    /// Nothing of this prompt was ever seen.
+    Cold,
+    /// It was held once, and its cells were taken back.
+    Evicted,
+    /// Held text differs from here on.
+    Diverged,
+    /// The prefix is held, but only whole sequences can be reused with this model.
+    Checkpoint,
+}
+
+impl MissCause {
+    /// The word that stands in `x-hob-cache`, logs and SQL.
+    pub fn name(self) -> &'static str {
+        match self {
+            MissCause::Appended => "appended",
+            MissCause::Cold => "cold",
+            MissCause::Evicted => "evicted",
+            MissCause::Diverged => "diverged",
+            MissCause::Checkpoint => "checkpoint",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Done {
+    pub finish: Finish,
+    pub cache: CacheUse,
+    pub n_generated: usize,
+    pub timings: Timings,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// The model ended its answer, or a stop text did.
+    Stop,
+    /// `max_tokens` or the context ended it.
+    Length,
+    /// The client went away.
+    Cancelled,
+    /// A step failed.
+    Error,
+}
+
+impl Finish {
+    pub fn name(self) -> &'static str {
+        match self {
+            Finish::Stop => "stop",
+            Finish::Length => "length",
+            Finish::Cancelled => "cancelled",
+            Finish::Error => "error",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Timings {
+    /// From submit to admission.
+    pub queue: Duration,
+    /// From the request read to its first token.
+    pub ttft: Option<Duration>,
+    /// Admission to the end of the prompt.
+    pub prefill: Duration,
+    /// First to last generated token.
+    pub decode: Duration,
+}
