@@ -1,0 +1,716 @@
+//! The prefix tree: which token runs the cells hold, so that a prompt finds the longest one it begins with.
+//!
+//! A *node* is a run of tokens (its edge) behind its parent's run; the path from the root spells a prefix that was computed.
+//! The tree knows tokens, owners, locks, pins and sequence ids; it never touches the engine and knows no time but its own counter.
+//!
+//! ```text
+//!   root ── "policy tools documents " ──┬── "question one answer"      seq 3   (leaf: its id owns the whole path's cells)
+//!            pinned, no id of its own   └── "question two"             seq 5
+//!
+//!   a request "policy tools documents question three" hits up to "… question t"; locking it splits the edge there:
+//!
+//!   root ── "policy tools documents " ──┬── "question one answer"
+//!                                       └── "question t" ── "wo"       seq 5
+//! ```
+//!
+//! A cell carries the ids of all sequences that own it, so a leaf's id keeps its whole path alive and inner nodes need none.
+//! When a leaf is evicted and its parent becomes a leaf, the parent inherits the id; the engine then takes the id off the
+//! cells behind the parent's end.
+
+use crate::engine::SeqId;
+use crate::request::{Owner, Token};
+
+/// A node's place in the tree. Stays valid while the node is locked or pinned: splits keep the id on the lower part.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct NodeId(usize);
+
+/// The longest held prefix of some tokens: `n_tokens` long, ending in or at the end of `node`'s edge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hit {
+    pub node: NodeId,
+    pub n_tokens: usize,
+    /// Whether held text continues behind the hit, in other words than the request's.
+    pub continues: bool,
+}
+
+/// What `extend` did with a run of computed tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extended {
+    /// Ends where the run ends; carries the caller's lock now.
+    pub node: NodeId,
+    /// Leading tokens of the run that the tree held already: the caller's own cells for them are superfluous.
+    pub n_duplicate: usize,
+    /// An id that is no longer needed to keep the path alive.
+    pub released: Option<SeqId>,
+}
+
+/// A leaf that was taken out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evicted {
+    pub n_cells: usize,
+    pub owner: Owner,
+    /// The whole path's tokens up to the evicted edge's end.
+    pub path: Vec<Token>,
+    /// Where the evicted edge began: `seq` keeps the cells before it if `inherited`.
+    pub start: usize,
+    pub seq: SeqId,
+    /// Whether the parent took the id over; else the id is free.
+    pub inherited: bool,
+}
+
+#[derive(Debug)]
+struct Node {
+    parent: NodeId,
+    owner: Owner,
+    /// Position of the edge's first token.
+    start: usize,
+    edge: Vec<Token>,
+    children: Vec<NodeId>,
+    /// On a leaf: the sequence whose id owns the path's cells. Always some on leaves, none on inner nodes.
+    seq: Option<SeqId>,
+    /// Locks on this node or below it.
+    n_locks: u32,
+    /// Pins on this node or below it.
+    n_pins: u32,
+    /// Tick of the last use.
+    used: u64,
+}
+
+impl Node {
+    fn end(&self) -> usize {
+        self.start + self.edge.len()
+    }
+}
+
+const ROOT: NodeId = NodeId(0);
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Tree {
+    /// Index = `NodeId`; `None` is a free place. Place 0 is the root, which has an empty edge.
+    nodes: Vec<Option<Node>>,
+    free_places: Vec<usize>,
+    /// Counts uses; a counter and no clock, so that equal inputs give equal trees.
+    tick: u64,
+    n_cells: usize,
+    n_pinned: usize,
+    n_locked: usize,
+}
+
+impl Default for Tree {
+    fn default() -> Tree {
+        Tree::new()
+    }
+}
+
+impl Tree {
+    pub fn new() -> Tree {
+        let root = Node {
+            parent: ROOT,
+            owner: Owner::Public,
+            start: 0,
+            edge: Vec::new(),
+            children: Vec::new(),
+            seq: None,
+            n_locks: 0,
+            n_pins: 0,
+            used: 0,
+        };
+        Tree { nodes: vec![Some(root)], free_places: Vec::new(), tick: 0, n_cells: 0, n_pinned: 0, n_locked: 0 }
+    }
+
+    /// The empty prefix: what a request stands on that hits nothing.
+    pub fn root(&self) -> NodeId {
+        ROOT
+    }
+
+    /// All cells that nodes hold.
+    pub fn n_cells(&self) -> usize {
+        self.n_cells
+    }
+
+    /// Cells of nodes with a pin on or below them.
+    pub fn n_pinned(&self) -> usize {
+        self.n_pinned
+    }
+
+    /// Cells of nodes that are locked and not pinned.
+    pub fn n_locked(&self) -> usize {
+        self.n_locked
+    }
+
+    /// Cells that `evict` can give back, all leaves taken one after the other.
+    pub fn n_evictable(&self) -> usize {
+        self.n_cells - self.n_pinned - self.n_locked
+    }
+
+    /// The id on `node`, if it is a leaf.
+    pub fn seq(&self, node: NodeId) -> Option<SeqId> {
+        self.node(node).seq
+    }
+
+    /// Tokens from the root to the end of `node`.
+    pub fn end(&self, node: NodeId) -> usize {
+        self.node(node).end()
+    }
+
+    /// Some leaf's id at or below `node`: it owns the cells of the whole path to `node`. `None` only at an empty root.
+    pub fn seq_below(&self, node: NodeId) -> Option<SeqId> {
+        let mut at = node;
+        loop {
+            let here = self.node(at);
+            match here.children.first() {
+                Some(&child) => at = child,
+                None => return here.seq,
+            }
+        }
+    }
+
+    /// Longest prefix of `tokens` that is held and visible to `owner`. Changes nothing, not even the time of use.
+    ///
+    /// The hit may be as long as `tokens`: a caller that needs logits passes all but the last token.
+    pub fn find(&self, owner: Owner, tokens: &[Token]) -> Hit {
+        self.find_below(ROOT, owner, tokens, 0)
+    }
+
+    /// The longest hit through `at`, which itself matches; `tokens` begin at position `base`.
+    /// Siblings of different owners may begin alike, so both are followed.
+    fn find_below(&self, at: NodeId, owner: Owner, tokens: &[Token], base: usize) -> Hit {
+        let here = self.node(at);
+        let end = here.end();
+        let mut best = Hit { node: at, n_tokens: end, continues: false };
+        for &child in &here.children {
+            let below = self.node(child);
+            if !owner.may_see(below.owner) {
+                continue;
+            }
+            best.continues |= best.n_tokens == end;
+            let n_common = common_len(&below.edge, &tokens[end - base..]);
+            if n_common == 0 {
+                continue;
+            }
+            let hit = if n_common == below.edge.len() {
+                self.find_below(child, owner, tokens, base)
+            } else {
+                Hit { node: child, n_tokens: end + n_common, continues: true }
+            };
+            if hit.n_tokens > best.n_tokens {
+                best = hit;
+            }
+        }
+        best
+    }
+
+    /// Locks the path of `hit` against eviction and marks it used. Splits the edge if the hit ends inside it, so that the
+    /// returned node ends exactly at `hit.n_tokens`.
+    pub fn lock(&mut self, hit: Hit) -> NodeId {
+        let node = self.split(hit.node, hit.n_tokens);
+        self.tick += 1;
+        let tick = self.tick;
+        self.along_path(node, |here| {
+            here.n_locks += 1;
+            here.used = tick;
+        });
+        node
+    }
+
+    /// Takes one lock off the path of `node`.
+    pub fn unlock(&mut self, node: NodeId) {
+        self.along_path(node, |here| {
+            here.n_locks = here.n_locks.checked_sub(1).expect("an unlocked node was locked before");
+        });
+    }
+
+    /// Pins the path of `node`: evicted under no circumstances until `unpin`.
+    pub fn pin(&mut self, node: NodeId) {
+        self.along_path(node, |here| here.n_pins += 1);
+    }
+
+    pub fn unpin(&mut self, node: NodeId) {
+        self.along_path(node, |here| {
+            here.n_pins = here.n_pins.checked_sub(1).expect("an unpinned node was pinned before");
+        });
+    }
+
+    /// Adds `run`, computed by sequence `seq` behind `at`, for `owner`. The caller's lock moves from `at` to the result.
+    ///
+    /// 1. Follow what is held already (another sequence may have computed the same): those tokens are duplicates.
+    /// 2. Grow the leaf in place if it is the caller's alone: nobody else may stand at its old end.
+    /// 3. Else hang a new leaf behind it. A leaf that becomes an inner node gives its id back: the new leaf's id owns its path.
+    pub fn extend(&mut self, at: NodeId, owner: Owner, run: &[Token], seq: SeqId) -> Extended {
+        debug_assert!(self.node(at).n_locks > 0 || at == ROOT, "the caller holds a lock on the node it extends");
+        let start = self.node(at).end();
+        // 1: the held part of the run.
+        let hit = self.find_below(at, owner, run, start);
+        let n_duplicate = hit.n_tokens - start;
+        let joint = self.split(hit.node, hit.n_tokens);
+        let rest = &run[n_duplicate..];
+        let mut released = None;
+        let node = if rest.is_empty() {
+            joint
+        } else if joint != ROOT && self.is_grown_by(joint, owner, seq) {
+            // 2: grow in place; the edge is held by the caller's one lock.
+            self.node_mut(joint).edge.extend_from_slice(rest);
+            self.n_cells += rest.len();
+            self.n_locked += rest.len();
+            joint
+        } else {
+            // 3: a new leaf.
+            released = self.node_mut(joint).seq.take().filter(|&old| old != seq);
+            let leaf = self.insert(Node {
+                parent: joint,
+                owner,
+                start: self.node(joint).end(),
+                edge: rest.to_vec(),
+                children: Vec::new(),
+                seq: Some(seq),
+                n_locks: 0,
+                n_pins: 0,
+                used: self.tick,
+            });
+            self.node_mut(joint).children.push(leaf);
+            self.n_cells += rest.len();
+            leaf
+        };
+        if node != at {
+            self.lock(Hit { node, n_tokens: self.node(node).end(), continues: false });
+            self.unlock(at);
+        }
+        Extended { node, n_duplicate, released }
+    }
+
+    /// Takes out the least recently used leaf that is neither locked nor pinned; `None` if there is none.
+    pub fn evict(&mut self) -> Option<Evicted> {
+        let (_, victim) = self
+            .nodes
+            .iter()
+            .enumerate()
+            .skip(1)
+            .filter_map(|(place, node)| node.as_ref().map(|node| (place, node)))
+            .filter(|(_, node)| node.children.is_empty() && node.n_locks == 0 && node.n_pins == 0)
+            .map(|(place, node)| (node.used, NodeId(place)))
+            .min()?;
+        let path = self.path(victim);
+        let node = self.take(victim);
+        let seq = node.seq.expect("a leaf has a sequence id");
+        self.n_cells -= node.edge.len();
+        let parent = self.node_mut(node.parent);
+        parent.children.retain(|&child| child != victim);
+        let inherited = node.parent != ROOT && parent.children.is_empty();
+        if inherited {
+            parent.seq = Some(seq);
+        }
+        Some(Evicted { n_cells: node.edge.len(), owner: node.owner, path, start: node.start, seq, inherited })
+    }
+
+    /// The tokens from the root to the end of `node`.
+    pub fn path(&self, node: NodeId) -> Vec<Token> {
+        let mut edges = Vec::new();
+        let mut at = node;
+        while at != ROOT {
+            edges.push(self.node(at).edge.as_slice());
+            at = self.node(at).parent;
+        }
+        edges.into_iter().rev().flatten().copied().collect()
+    }
+
+    /// Panics unless every invariant of the tree holds. Walks the whole tree.
+    pub fn check(&self) {
+        let (mut n_cells, mut n_pinned, mut n_locked) = (0, 0, 0);
+        let mut seqs = Vec::new();
+        for (place, node) in self.nodes.iter().enumerate() {
+            let Some(node) = node else { continue };
+            let id = NodeId(place);
+            if id != ROOT {
+                assert!(!node.edge.is_empty(), "only the root's edge is empty");
+                let parent = self.node(node.parent);
+                assert_eq!(parent.end(), node.start, "an edge begins where its parent's ends");
+                assert_eq!(parent.children.iter().filter(|&&c| c == id).count(), 1, "a parent knows its child once");
+                assert!(node.owner.may_see(parent.owner), "who may see a node may see what it stands on");
+                assert_eq!(node.children.is_empty(), node.seq.is_some(), "leaves have an id, inner nodes have none");
+            }
+            seqs.extend(node.seq);
+            let n_locks_below: u32 = node.children.iter().map(|&c| self.node(c).n_locks).sum();
+            let n_pins_below: u32 = node.children.iter().map(|&c| self.node(c).n_pins).sum();
+            assert!(node.n_locks >= n_locks_below && node.n_pins >= n_pins_below, "a path is locked up to the root");
+            for (i, &a) in node.children.iter().enumerate() {
+                for &b in &node.children[i + 1..] {
+                    let (a, b) = (self.node(a), self.node(b));
+                    assert!(a.owner != b.owner || a.edge[0] != b.edge[0], "siblings of one owner begin differently");
+                }
+            }
+            n_cells += node.edge.len();
+            n_pinned += if node.n_pins > 0 { node.edge.len() } else { 0 };
+            n_locked += if node.n_pins == 0 && node.n_locks > 0 { node.edge.len() } else { 0 };
+        }
+        assert_eq!((n_cells, n_pinned, n_locked), (self.n_cells, self.n_pinned, self.n_locked), "the counts are true");
+        let n_seqs = seqs.len();
+        seqs.sort_unstable();
+        seqs.dedup();
+        assert_eq!(seqs.len(), n_seqs, "an id stands on one leaf");
+    }
+
+    /// Whether `node` is a leaf that only the running sequence `seq` of `owner` stands on.
+    fn is_grown_by(&self, node: NodeId, owner: Owner, seq: SeqId) -> bool {
+        let node = self.node(node);
+        node.seq == Some(seq) && node.owner == owner && node.n_locks == 1 && node.n_pins == 0
+    }
+
+    /// Makes a node end at position `at`, which lies in `node`'s edge or at its end. The lower part keeps the id `node`.
+    ///
+    /// ```text
+    ///   parent ── "abcdef" (node)      →      parent ── "abc" (upper, returned) ── "def" (node)
+    /// ```
+    fn split(&mut self, node: NodeId, at: usize) -> NodeId {
+        let lower = self.node(node);
+        if at == lower.end() {
+            return node;
+        }
+        debug_assert!(lower.start < at && at < lower.end(), "a split lies inside the edge");
+        let n_upper = at - lower.start;
+        let upper = Node {
+            parent: lower.parent,
+            owner: lower.owner,
+            start: lower.start,
+            edge: lower.edge[..n_upper].to_vec(),
+            children: vec![node],
+            seq: None,
+            n_locks: lower.n_locks,
+            n_pins: lower.n_pins,
+            used: lower.used,
+        };
+        let parent = lower.parent;
+        let upper = self.insert(upper);
+        let lower = self.node_mut(node);
+        lower.parent = upper;
+        lower.start = at;
+        lower.edge.drain(..n_upper);
+        let place =
+            self.node_mut(parent).children.iter_mut().find(|child| **child == node).expect("a parent knows its child");
+        *place = upper;
+        upper
+    }
+
+    /// Applies `change` to every node from `node` up to the root and keeps the counts true.
+    fn along_path(&mut self, node: NodeId, change: impl Fn(&mut Node)) {
+        let mut at = node;
+        loop {
+            let here = self.nodes[at.0].as_mut().expect("a node on a path exists");
+            let before = (here.n_pins > 0, here.n_pins == 0 && here.n_locks > 0);
+            change(here);
+            let after = (here.n_pins > 0, here.n_pins == 0 && here.n_locks > 0);
+            let n = here.edge.len();
+            self.n_pinned = self.n_pinned + n * usize::from(after.0) - n * usize::from(before.0);
+            self.n_locked = self.n_locked + n * usize::from(after.1) - n * usize::from(before.1);
+            if at == ROOT {
+                return;
+            }
+            at = here.parent;
+        }
+    }
+
+    fn node(&self, id: NodeId) -> &Node {
+        self.nodes[id.0].as_ref().expect("a node that is referred to exists")
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        self.nodes[id.0].as_mut().expect("a node that is referred to exists")
+    }
+
+    fn insert(&mut self, node: Node) -> NodeId {
+        match self.free_places.pop() {
+            Some(place) => {
+                self.nodes[place] = Some(node);
+                NodeId(place)
+            }
+            None => {
+                self.nodes.push(Some(node));
+                NodeId(self.nodes.len() - 1)
+            }
+        }
+    }
+
+    fn take(&mut self, id: NodeId) -> Node {
+        self.free_places.push(id.0);
+        self.nodes[id.0].take().expect("a node that is taken out exists")
+    }
+}
+
+/// Length of the longest common prefix. Compared in runs of 32, which the compiler turns into vector instructions:
+/// a hit of 100,000 tokens is found in tens of microseconds.
+fn common_len(a: &[Token], b: &[Token]) -> usize {
+    const RUN: usize = 32;
+    let differs = |(a, b): (&[Token], &[Token])| a.iter().zip(b).fold(0, |bits, (a, b)| bits | (a.0 ^ b.0)) != 0;
+    let n_equal_runs = a.chunks_exact(RUN).zip(b.chunks_exact(RUN)).take_while(|runs| !differs(*runs)).count();
+    let n = n_equal_runs * RUN;
+    n + a[n..].iter().zip(&b[n..]).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ALICE: Owner = Owner::Private([1; 32]);
+    const BOB: Owner = Owner::Private([2; 32]);
+
+    fn tokens(text: &str) -> Vec<Token> {
+        text.bytes().map(|byte| Token(byte.into())).collect()
+    }
+
+    /// Computes `text` in the tree as a finished sequence would leave it, and unlocks it.
+    fn hold(tree: &mut Tree, owner: Owner, text: &str, seq: u16) -> NodeId {
+        let text = tokens(text);
+        let hit = tree.find(owner, &text);
+        let at = tree.lock(hit);
+        let extended = tree.extend(at, owner, &text[hit.n_tokens..], SeqId(seq));
+        tree.unlock(extended.node);
+        tree.check();
+        extended.node
+    }
+
+    fn hit_len(tree: &Tree, owner: Owner, text: &str) -> usize {
+        tree.find(owner, &tokens(text)).n_tokens
+    }
+
+    /// The example of architecture.md section 1.
+    #[test]
+    fn replacing_h_reuses_seven_tokens_and_replacing_a_none() {
+        let mut tree = Tree::new();
+        hold(&mut tree, ALICE, "ABCDEFGH", 0);
+        assert_eq!(hit_len(&tree, ALICE, "ABCDEFGX"), 7);
+        assert_eq!(hit_len(&tree, ALICE, "XBCDEFGH"), 0);
+        assert_eq!(hit_len(&tree, ALICE, "ABCDEFGH"), 8);
+    }
+
+    #[test]
+    fn a_private_prefix_is_seen_by_its_owner_alone() {
+        let mut tree = Tree::new();
+        hold(&mut tree, Owner::Public, "house ", 0);
+        hold(&mut tree, ALICE, "house of alice", 1);
+        assert_eq!(hit_len(&tree, ALICE, "house of alice"), 14);
+        assert_eq!(hit_len(&tree, BOB, "house of alice"), 6);
+        hold(&mut tree, BOB, "house of alice", 2);
+        assert_eq!(hit_len(&tree, BOB, "house of alice"), 14);
+    }
+
+    #[test]
+    fn a_prefix_computed_twice_is_held_once() {
+        let mut tree = Tree::new();
+        let root = tree.lock(tree.find(ALICE, &[]));
+        let first = tree.extend(root, ALICE, &tokens("abcd"), SeqId(0));
+        let root = tree.lock(Hit { node: tree.root(), n_tokens: 0, continues: false });
+        let second = tree.extend(root, ALICE, &tokens("abxy"), SeqId(1));
+        assert_eq!((first.n_duplicate, second.n_duplicate), (0, 2));
+        assert_eq!(tree.n_cells(), 6);
+        tree.check();
+    }
+
+    #[test]
+    fn a_running_leaf_grows_in_place_and_gives_way_when_another_stands_on_it() {
+        let mut tree = Tree::new();
+        let at = tree.lock(tree.find(ALICE, &[]));
+        let at = tree.extend(at, ALICE, &tokens("ab"), SeqId(0)).node;
+        assert_eq!(tree.extend(at, ALICE, &tokens("cd"), SeqId(0)).node, at, "alone it grows in place");
+        let other = tree.lock(tree.find(ALICE, &tokens("abcd")));
+        assert_eq!(other, at);
+        let grown = tree.extend(at, ALICE, &tokens("ef"), SeqId(0)).node;
+        assert_ne!(grown, other, "the other still stands at its end");
+        assert_eq!(tree.end(other), 4);
+        tree.check();
+    }
+
+    #[test]
+    fn an_evicted_leaf_hands_its_id_to_a_parent_that_becomes_a_leaf() {
+        let mut tree = Tree::new();
+        hold(&mut tree, ALICE, "abcd", 0);
+        hold(&mut tree, ALICE, "abxy", 1);
+        let first = tree.evict().unwrap();
+        assert_eq!((first.seq, first.inherited, first.start), (SeqId(0), false, 2), "the older leaf goes first");
+        tree.check();
+        let second = tree.evict().unwrap();
+        assert_eq!((second.seq, second.inherited, second.n_cells), (SeqId(1), true, 2));
+        tree.check();
+        assert_eq!(hit_len(&tree, ALICE, "abxy"), 2);
+        assert!(!tree.evict().unwrap().inherited);
+        assert_eq!(tree.evict(), None);
+        assert_eq!(tree.n_cells(), 0);
+    }
+
+    #[test]
+    fn eviction_never_takes_a_locked_or_pinned_node() {
+        let mut tree = Tree::new();
+        let pin = hold(&mut tree, Owner::Public, "pinned", 0);
+        tree.pin(pin);
+        hold(&mut tree, ALICE, "pinned and more", 1);
+        let locked = tree.lock(tree.find(ALICE, &tokens("pinned and")));
+        assert_eq!(tree.evict().unwrap().n_cells, 5);
+        assert_eq!(tree.evict(), None);
+        tree.unlock(locked);
+        assert_eq!(tree.evict().unwrap().n_cells, 4);
+        assert_eq!(tree.evict(), None);
+        tree.unpin(pin);
+        assert_eq!(tree.evict().unwrap().n_cells, 6);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        /// Find, lock and stand there.
+        Stand(u8, Vec<Token>),
+        /// The i-th standing sequence computes a run.
+        Extend(usize, Vec<Token>),
+        Leave(usize),
+        Pin(usize),
+        Unpin(usize),
+        Evict,
+    }
+
+    fn op(n_owners: u8) -> impl Strategy<Value = Op> {
+        // Two tokens make collisions, splits and duplicates frequent.
+        let run = proptest::collection::vec((0..2).prop_map(Token), 0..9);
+        prop_oneof![
+            (0..n_owners, run.clone()).prop_map(|(owner, run)| Op::Stand(owner, run)),
+            (any::<usize>(), run).prop_map(|(i, run)| Op::Extend(i, run)),
+            any::<usize>().prop_map(Op::Leave),
+            any::<usize>().prop_map(Op::Pin),
+            any::<usize>().prop_map(Op::Unpin),
+            Just(Op::Evict),
+        ]
+    }
+
+    /// A sequence that stands in the tree: its node, the tokens up to it, its id.
+    struct Standing {
+        owner: Owner,
+        node: NodeId,
+        tokens: Vec<Token>,
+        seq: SeqId,
+    }
+
+    /// The oracle: every held cell as (owner, the tokens up to and with it), and how often it is held.
+    ///
+    /// With several owners a prefix may be held twice: when the house computes what someone held privately before.
+    type Oracle = BTreeMap<(u8, Vec<Token>), usize>;
+
+    fn owner_of(index: u8) -> Owner {
+        [Owner::Public, ALICE, BOB][usize::from(index)]
+    }
+
+    fn index_of(owner: Owner) -> u8 {
+        (0..3).find(|&index| owner_of(index) == owner).unwrap()
+    }
+
+    fn naive_find(oracle: &Oracle, owner: u8, tokens: &[Token]) -> usize {
+        let is_held = |n: &usize| {
+            oracle.contains_key(&(0, tokens[..*n].to_vec())) || oracle.contains_key(&(owner, tokens[..*n].to_vec()))
+        };
+        (1..=tokens.len()).take_while(is_held).count()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn the_tree_of_one_owner_equals_a_naive_oracle(ops in proptest::collection::vec(op(1), 1..60)) {
+            check(ops, true)?;
+        }
+
+        #[test]
+        fn the_tree_of_three_owners_equals_a_naive_oracle(ops in proptest::collection::vec(op(3), 1..60)) {
+            check(ops, false)?;
+        }
+    }
+
+    /// Applies `ops` to the tree and to the oracle and compares after each. `held_once`: no cell may be held twice.
+    fn check(ops: Vec<Op>, held_once: bool) -> Result<(), TestCaseError> {
+        let mut tree = Tree::new();
+        let mut oracle = Oracle::new();
+        let mut standing: Vec<Standing> = Vec::new();
+        let mut pins: Vec<(NodeId, Vec<Token>)> = Vec::new();
+        let mut next_seq = 0;
+        for op in ops {
+            match op {
+                Op::Stand(owner, tokens) => {
+                    let hit = tree.find(owner_of(owner), &tokens);
+                    prop_assert_eq!(hit.n_tokens, naive_find(&oracle, owner, &tokens));
+                    let node = tree.lock(hit);
+                    prop_assert_eq!(tree.end(node), hit.n_tokens);
+                    let tokens = tokens[..hit.n_tokens].to_vec();
+                    prop_assert_eq!(tree.path(node), tokens.clone());
+                    standing.push(Standing { owner: owner_of(owner), node, tokens, seq: SeqId(next_seq) });
+                    next_seq += 1;
+                }
+                Op::Extend(i, run) if !standing.is_empty() => {
+                    let i = i % standing.len();
+                    let at = &mut standing[i];
+                    let extended = tree.extend(at.node, at.owner, &run, at.seq);
+                    let start = at.tokens.len();
+                    at.tokens.extend(&run);
+                    at.node = extended.node;
+                    prop_assert_eq!(tree.path(at.node), at.tokens.clone());
+                    let owner = index_of(at.owner);
+                    for n in 1..=run.len() {
+                        let cell = at.tokens[..start + n].to_vec();
+                        let is_duplicate = n <= extended.n_duplicate;
+                        let is_held =
+                            oracle.contains_key(&(0, cell.clone())) || oracle.contains_key(&(owner, cell.clone()));
+                        prop_assert!(!is_duplicate || is_held, "only what was held is a duplicate");
+                        prop_assert!(!held_once || is_duplicate == is_held, "what was held is a duplicate");
+                        if !is_duplicate {
+                            *oracle.entry((owner, cell)).or_default() += 1;
+                        }
+                    }
+                }
+                Op::Leave(i) if !standing.is_empty() => {
+                    let left = standing.remove(i % standing.len());
+                    tree.unlock(left.node);
+                }
+                Op::Pin(i) if !standing.is_empty() => {
+                    let at = &standing[i % standing.len()];
+                    tree.pin(at.node);
+                    pins.push((at.node, at.tokens.clone()));
+                }
+                Op::Unpin(i) if !pins.is_empty() => {
+                    let (node, _) = pins.remove(i % pins.len());
+                    tree.unpin(node);
+                }
+                Op::Evict => {
+                    if let Some(evicted) = tree.evict() {
+                        for n in evicted.start + 1..=evicted.path.len() {
+                            let cell = (index_of(evicted.owner), evicted.path[..n].to_vec());
+                            let count = oracle.get_mut(&cell).expect("only what is held is evicted");
+                            *count -= 1;
+                            if *count == 0 {
+                                oracle.remove(&cell);
+                            }
+                        }
+                        prop_assert_eq!(evicted.n_cells, evicted.path.len() - evicted.start);
+                    } else {
+                        prop_assert_eq!(tree.n_evictable(), 0, "what is evictable can be evicted");
+                    }
+                }
+                _ => {}
+            }
+            tree.check();
+            prop_assert_eq!(tree.n_cells(), oracle.values().sum::<usize>());
+            for at in &standing {
+                prop_assert_eq!(tree.path(at.node), at.tokens.clone(), "a locked path stays");
+            }
+            for (node, tokens) in &pins {
+                prop_assert_eq!(tree.path(*node), tokens.clone(), "a pinned path stays");
+            }
+        }
+        for at in standing {
+            tree.unlock(at.node);
+        }
+        for (node, _) in pins {
+            tree.unpin(node);
+        }
+        while tree.evict().is_some() {}
+        tree.check();
+        prop_assert_eq!(tree.n_cells(), 0);
+        Ok(())
+    }
+}
