@@ -1,1 +1,589 @@
-//! To be written.
+//! The simulated engine: no model, but the same limits and the same silent faults as llama.cpp's, so that wrong reuse shows.
+//!
+//! A cell's *content* is a hash of its token, its position and every content its sequence saw when it was computed, as real K/V
+//! is. The next token is a hash of all contents the sequence sees. Whoever stands on a wrong, missing or stale cell says
+//! something else than a cold run does.
+//!
+//! Faults that llama.cpp has and reports to nobody (kv.md, *measured*) are the same here: windowed memories recycle the old cells
+//! of a sequence that is their only owner, recurrent memories share and copy their latest state whatever range is asked for,
+//! refuse to cut, and a windowed state saved late restores as a success with cells missing.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{
+    Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, Model, ModelFacts,
+    PreparedTemplate, SeqId, Special, Vocab,
+};
+use crate::request::{Message, Role, Sampling, Token};
+
+/// How the simulated memory behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attention {
+    Full,
+    /// Each token sees this many positions, itself included.
+    Window(usize),
+    /// The state is one value per sequence: no cutting, no looking back.
+    Recurrent,
+}
+
+/// Weights that weigh nothing.
+#[derive(Clone)]
+pub struct SimulatedModel {
+    facts: ModelFacts,
+    vocab: Arc<dyn Vocab>,
+    template: Arc<dyn ChatTemplate>,
+    attention: Attention,
+    /// One answer in how many tokens ends at each token.
+    end_odds: u64,
+}
+
+impl SimulatedModel {
+    /// A byte-level model with full attention and a ChatML-like template with a place for tools.
+    pub fn new() -> SimulatedModel {
+        SimulatedModel::with(Arc::new(ByteVocab::new()), Arc::new(ChatMl { takes_tools: true }))
+    }
+
+    /// The simulated engine under a real model's vocabulary and template.
+    pub fn with(vocab: Arc<dyn Vocab>, template: Arc<dyn ChatTemplate>) -> SimulatedModel {
+        let facts = ModelFacts {
+            architecture: "simulated".to_owned(),
+            n_layers: 1,
+            n_kv_heads: 1,
+            head_size: 4,
+            n_vocab: vocab.n_tokens() as u64,
+            n_context_train: 1 << 20,
+            weight_bytes: 0,
+        };
+        SimulatedModel { facts, vocab, template, attention: Attention::Full, end_odds: 48 }
+    }
+
+    pub fn attention(mut self, attention: Attention) -> SimulatedModel {
+        self.attention = attention;
+        self
+    }
+}
+
+impl Default for SimulatedModel {
+    fn default() -> SimulatedModel {
+        SimulatedModel::new()
+    }
+}
+
+impl Model for SimulatedModel {
+    type Engine<'a> = SimulatedEngine;
+
+    fn facts(&self) -> &ModelFacts {
+        &self.facts
+    }
+
+    fn vocab(&self) -> Arc<dyn Vocab> {
+        self.vocab.clone()
+    }
+
+    fn template(&self) -> Arc<dyn ChatTemplate> {
+        self.template.clone()
+    }
+
+    fn open(&self, options: &ContextOptions) -> Result<SimulatedEngine, EngineError> {
+        if options.n_seq_max == 0 || options.n_seq_max > 256 {
+            return Err(EngineError::Context(format!("n_seq_max = {}: must be 1 to 256", options.n_seq_max)));
+        }
+        let memory = match self.attention {
+            Attention::Full => Memory::Rewindable,
+            Attention::Window(_) | Attention::Recurrent => Memory::Opaque,
+        };
+        Ok(SimulatedEngine {
+            limits: Limits {
+                n_cells: options.n_cells,
+                n_seq_max: options.n_seq_max,
+                n_batch: options.n_batch,
+                memory,
+                flash_attention: true,
+            },
+            attention: self.attention,
+            end_odds: self.end_odds,
+            vocab: self.vocab.clone(),
+            cells: vec![None; options.n_cells],
+            sequences: vec![BTreeMap::new(); options.n_seq_max],
+            rows: Vec::new(),
+            fail_decodes: 0,
+        })
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Cell {
+    token: Token,
+    pos: usize,
+    content: u64,
+    n_owners: u32,
+}
+
+/// A context of simulated cells.
+pub struct SimulatedEngine {
+    limits: Limits,
+    attention: Attention,
+    end_odds: u64,
+    vocab: Arc<dyn Vocab>,
+    cells: Vec<Option<Cell>>,
+    /// For each sequence: position → cell.
+    sequences: Vec<BTreeMap<usize, usize>>,
+    /// What each row of the last batch saw; `None` where no logits were wanted.
+    rows: Vec<Option<[f32; 4]>>,
+    fail_decodes: usize,
+}
+
+/// State of one request's simulated sampling.
+#[derive(Clone, Debug)]
+pub struct SimulatedSampler {
+    /// 0 at temperature 0: then the same cells always say the same.
+    seed: u64,
+    n_drawn: u64,
+    banned: Vec<Token>,
+}
+
+impl SimulatedEngine {
+    /// Lets the next `n` calls of `decode` fail, as a broken device would.
+    pub fn fail_next_decodes(&mut self, n: usize) {
+        self.fail_decodes = n;
+    }
+
+    /// Cells without an owner: what hob has to know without asking.
+    pub fn n_free(&self) -> usize {
+        self.cells.iter().filter(|cell| cell.is_none()).count()
+    }
+
+    fn sequence(&self, seq: SeqId) -> Result<&BTreeMap<usize, usize>, EngineError> {
+        self.sequences.get(usize::from(seq.0)).ok_or_else(|| EngineError::Sequence {
+            seq: seq.0,
+            reason: format!("ids are 0 to {}", self.limits.n_seq_max - 1),
+        })
+    }
+
+    /// Hash of everything a token of `seq` at `pos` sees before itself.
+    fn view(&self, seq: SeqId, pos: usize) -> u64 {
+        let from = match self.attention {
+            Attention::Full => 0,
+            Attention::Window(n) => (pos + 1).saturating_sub(n),
+            // One value: the latest.
+            Attention::Recurrent => pos.saturating_sub(1),
+        };
+        let seen = self.sequences[usize::from(seq.0)].range(from..pos);
+        seen.fold(SEED, |hash, (&at, &cell)| {
+            let content = self.cells[cell].as_ref().expect("a sequence's cells are taken").content;
+            mix(mix(hash, at as u64), content)
+        })
+    }
+
+    /// A free cell; a windowed memory also takes one that fell out of its only owner's window.
+    fn find_cell(&mut self) -> Option<usize> {
+        if let Some(free) = self.cells.iter().position(Option::is_none) {
+            return Some(free);
+        }
+        let Attention::Window(n) = self.attention else { return None };
+        let stale = self.sequences.iter().enumerate().find_map(|(seq, cells)| {
+            let &end = cells.keys().next_back()?;
+            let (&pos, &cell) = cells.range(..(end + 1).saturating_sub(n)).next()?;
+            (self.cells[cell].as_ref()?.n_owners == 1).then_some((seq, pos, cell))
+        });
+        let (seq, pos, cell) = stale?;
+        self.sequences[seq].remove(&pos);
+        self.cells[cell] = None;
+        Some(cell)
+    }
+
+    fn disown(&mut self, cell: usize) {
+        let place = &mut self.cells[cell];
+        let owned = place.as_mut().expect("a sequence's cells are taken");
+        owned.n_owners -= 1;
+        if owned.n_owners == 0 {
+            *place = None;
+        }
+    }
+
+    fn own(&mut self, seq: SeqId, pos: usize, cell: usize) {
+        self.cells[cell].as_mut().expect("a shared cell is taken").n_owners += 1;
+        self.sequences[usize::from(seq.0)].insert(pos, cell);
+    }
+}
+
+impl Engine for SimulatedEngine {
+    type Sampler = SimulatedSampler;
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn sampler(&self, sampling: &Sampling, _prompt: &[Token]) -> Result<SimulatedSampler, EngineError> {
+        let banned = sampling.logit_bias.iter().filter(|(_, bias)| *bias <= -100.0).map(|&(token, _)| token).collect();
+        let seed = if sampling.temperature == 0.0 { 0 } else { u64::from(sampling.seed.unwrap_or(1)) };
+        Ok(SimulatedSampler { seed, n_drawn: 0, banned })
+    }
+
+    fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
+        let n_tokens = batch.tokens.len();
+        if n_tokens == 0 || n_tokens > self.limits.n_batch {
+            return Err(DecodeError::Failed(format!("a batch of {n_tokens}: must be 1 to {}", self.limits.n_batch)));
+        }
+        if self.fail_decodes > 0 {
+            self.fail_decodes -= 1;
+            return Err(DecodeError::Failed("simulated failure".to_owned()));
+        }
+        for (row, token) in batch.tokens.iter().enumerate() {
+            let earlier = batch.tokens[..row].iter().filter(|earlier| earlier.seq == token.seq).count();
+            let end = self.held(token.seq).map_or(0, |held| held.end) + earlier;
+            let is_known =
+                self.sequence(token.seq).is_ok() && (0..self.vocab.n_tokens() as i32).contains(&token.token.0);
+            if !is_known || token.pos != end {
+                return Err(DecodeError::Failed(format!("row {row}: {token:?} does not continue position {end}")));
+            }
+        }
+        let mut rows = Vec::with_capacity(n_tokens);
+        for token in &batch.tokens {
+            let view = self.view(token.seq, token.pos);
+            let content = mix(mix(view, token.pos as u64), token.token.0 as u64);
+            let Some(cell) = self.find_cell() else {
+                // llama.cpp looks for all cells first: nothing of the batch stays.
+                for done in &batch.tokens[..rows.len()] {
+                    if let Some(cell) = self.sequences[usize::from(done.seq.0)].remove(&done.pos) {
+                        self.disown(cell);
+                    }
+                }
+                return Err(DecodeError::NoFreeCells { n_tokens });
+            };
+            self.cells[cell] = Some(Cell { token: token.token, pos: token.pos, content, n_owners: 0 });
+            self.own(token.seq, token.pos, cell);
+            rows.push(
+                token.wants_logits.then(|| [0, 16, 32, 48].map(|shift| ((mix(content, 7) >> shift) & 0xffff) as f32)),
+            );
+        }
+        self.rows = rows;
+        Ok(())
+    }
+
+    fn sample(&mut self, row: usize, sampler: &mut SimulatedSampler) -> Result<Token, EngineError> {
+        let logits = self.logits(row)?;
+        let mut hash = logits.iter().fold(mix(SEED, sampler.seed), |hash, &logit| mix(hash, logit as u64));
+        if sampler.seed != 0 {
+            hash = mix(hash, sampler.n_drawn);
+        }
+        sampler.n_drawn += 1;
+        let n_vocab = self.vocab.n_tokens() as u64;
+        let wants_end = mix(hash, 3) % self.end_odds == 0;
+        // Walk from a hashed place to the first token that may be said.
+        let start = mix(hash, 5) % n_vocab;
+        let mut piece = Vec::new();
+        let said = (0..n_vocab).map(|i| Token(((start + i) % n_vocab) as i32)).find(|&token| {
+            piece.clear();
+            self.vocab.piece(token, &mut piece);
+            let is_fit =
+                if wants_end { self.vocab.is_end(token) } else { !piece.is_empty() && !self.vocab.is_end(token) };
+            is_fit && !sampler.banned.contains(&token)
+        });
+        said.ok_or_else(|| EngineError::Sampling("logit_bias bans every token".to_owned()))
+    }
+
+    fn share(&mut self, src: SeqId, dst: SeqId, range: Range<usize>) -> Result<(), EngineError> {
+        let held = self.sequence(src)?;
+        let cells: Vec<(usize, usize)> = match self.attention {
+            // The latest state, whatever was asked for.
+            Attention::Recurrent => held.iter().next_back().map(|(&pos, &cell)| (pos, cell)).into_iter().collect(),
+            _ => held.range(range.clone()).map(|(&pos, &cell)| (pos, cell)).collect(),
+        };
+        if self.sequence(dst)?.range(range).next().is_some() {
+            return Err(EngineError::Sequence { seq: dst.0, reason: "holds cells in the range to share".to_owned() });
+        }
+        for (pos, cell) in cells {
+            self.own(dst, pos, cell);
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, src: SeqId, dst: SeqId, range: Range<usize>) -> Result<(), EngineError> {
+        self.sequence(src)?;
+        let own: Vec<usize> = self.sequence(dst)?.range(range.clone()).map(|(&pos, _)| pos).collect();
+        for pos in own {
+            let cell = self.sequences[usize::from(dst.0)].remove(&pos).expect("the position was listed");
+            self.disown(cell);
+        }
+        self.share(src, dst, range)
+    }
+
+    fn remove(&mut self, seq: SeqId, from: usize) -> Result<(), EngineError> {
+        let end = self.sequence(seq)?.keys().next_back().map_or(0, |&pos| pos + 1);
+        if self.attention == Attention::Recurrent && from > 0 && from < end {
+            return Err(EngineError::Sequence { seq: seq.0, reason: format!("cannot be cut at {from} of {end}") });
+        }
+        for (_, cell) in self.sequences[usize::from(seq.0)].split_off(&from) {
+            self.disown(cell);
+        }
+        Ok(())
+    }
+
+    fn held(&self, seq: SeqId) -> Option<Range<usize>> {
+        let held = self.sequence(seq).ok()?;
+        Some(*held.keys().next()?..*held.keys().next_back()? + 1)
+    }
+
+    fn state(&mut self, seq: SeqId) -> Result<Vec<u8>, EngineError> {
+        let held = self.sequence(seq)?;
+        let end = held.keys().next_back().map_or(0, |&pos| pos + 1);
+        let from = match self.attention {
+            Attention::Full => 0,
+            // What left the window is not saved, and nobody is told.
+            Attention::Window(n) => end.saturating_sub(n),
+            Attention::Recurrent => end.saturating_sub(1),
+        };
+        let saved = held.range(from..).flat_map(|(&pos, &cell)| {
+            let cell = self.cells[cell].as_ref().expect("a sequence's cells are taken");
+            [pos as u64, cell.token.0 as u64, cell.content].into_iter().flat_map(u64::to_le_bytes)
+        });
+        Ok(saved.collect())
+    }
+
+    fn restore(&mut self, seq: SeqId, state: &[u8]) -> Result<(), EngineError> {
+        if self.held(seq).is_some() {
+            return Err(EngineError::Sequence { seq: seq.0, reason: "must be empty to be restored".to_owned() });
+        }
+        for saved in state.chunks_exact(24) {
+            let word =
+                |i: usize| u64::from_le_bytes(saved[i * 8..i * 8 + 8].try_into().expect("eight bytes are a word"));
+            let cell = self.find_cell().ok_or_else(|| EngineError::Sequence {
+                seq: seq.0,
+                reason: "no free cells to restore into".to_owned(),
+            })?;
+            let pos = word(0) as usize;
+            self.cells[cell] = Some(Cell { token: Token(word(1) as i32), pos, content: word(2), n_owners: 0 });
+            self.own(seq, pos, cell);
+        }
+        Ok(())
+    }
+
+    fn logits(&self, row: usize) -> Result<&[f32], EngineError> {
+        let row = self.rows.get(row).and_then(Option::as_ref);
+        Ok(row.ok_or_else(|| EngineError::Sampling("the row has no logits".to_owned()))?)
+    }
+}
+
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// One step of splitmix64 over `hash` and `word`.
+fn mix(hash: u64, word: u64) -> u64 {
+    let mut z = hash ^ word.wrapping_add(SEED).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// One token a byte, and the control tokens of ChatML.
+pub struct ByteVocab {
+    control: Vec<(Token, String)>,
+}
+
+/// Ends a turn, and with it an answer.
+const TURN_END: &str = "<|im_end|>";
+const TURN_START: &str = "<|im_start|>";
+
+impl ByteVocab {
+    pub fn new() -> ByteVocab {
+        let control = [TURN_START, TURN_END, "<|endoftext|>"];
+        ByteVocab { control: (256..).map(Token).zip(control.map(str::to_owned)).collect() }
+    }
+}
+
+impl Default for ByteVocab {
+    fn default() -> ByteVocab {
+        ByteVocab::new()
+    }
+}
+
+impl Vocab for ByteVocab {
+    fn n_tokens(&self) -> usize {
+        256 + self.control.len()
+    }
+
+    fn tokenize(&self, text: &str, special: Special) -> Vec<Token> {
+        let mut tokens = Vec::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(first) = rest.bytes().next() {
+            let control = self.control.iter().find(|(_, spelling)| rest.starts_with(spelling));
+            match control {
+                Some((token, spelling)) if special == Special::Parsed => {
+                    tokens.push(*token);
+                    rest = &rest[spelling.len()..];
+                }
+                _ => {
+                    let n = rest.chars().next().map_or(1, char::len_utf8);
+                    tokens.push(Token(first.into()));
+                    tokens.extend(rest.bytes().take(n).skip(1).map(|byte| Token(byte.into())));
+                    rest = &rest[n..];
+                }
+            }
+        }
+        tokens
+    }
+
+    fn piece(&self, token: Token, out: &mut Vec<u8>) {
+        out.extend(u8::try_from(token.0));
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        token.0 > 256
+    }
+
+    fn bos(&self) -> Option<Token> {
+        None
+    }
+
+    fn control_tokens(&self) -> &[(Token, String)] {
+        &self.control
+    }
+}
+
+/// A plain stand-in for a chat template: ChatML, tools behind the system text.
+pub struct ChatMl {
+    pub takes_tools: bool,
+}
+
+impl ChatTemplate for ChatMl {
+    fn takes_tools(&self) -> bool {
+        self.takes_tools
+    }
+
+    fn prepare(&self, tools: &[String]) -> Result<Box<dyn PreparedTemplate>, EngineError> {
+        let tools = if self.takes_tools { tools.to_vec() } else { Vec::new() };
+        Ok(Box::new(PreparedChatMl { tools }))
+    }
+}
+
+struct PreparedChatMl {
+    tools: Vec<String>,
+}
+
+impl PreparedTemplate for PreparedChatMl {
+    fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
+        let (system, rest) = match messages.split_first() {
+            Some((first, rest)) if matches!(first.role, Role::System | Role::Developer) => (Some(first), rest),
+            _ => (None, messages),
+        };
+        let mut text = String::new();
+        if system.is_some() || !self.tools.is_empty() {
+            text += &format!("{TURN_START}system\n{}", system.map_or("", |system| &system.content));
+            for tool in &self.tools {
+                text += &format!("\n{tool}");
+            }
+            text += &format!("{TURN_END}\n");
+        }
+        for message in rest {
+            text += &format!("{TURN_START}{}\n{}", message.role.template_name(), message.content);
+            for call in &message.tool_calls {
+                text += &format!(
+                    "\n<tool_call>{{\"name\":\"{}\",\"arguments\":{}}}</tool_call>",
+                    call.name, call.arguments
+                );
+            }
+            text += &format!("{TURN_END}\n");
+        }
+        if open_answer {
+            text += &format!("{TURN_START}assistant\n");
+        }
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::BatchToken;
+    use super::*;
+
+    fn open(attention: Attention, n_cells: usize) -> SimulatedEngine {
+        let options =
+            ContextOptions { n_cells, n_seq_max: 4, n_batch: 64, kv_type: super::super::KvType::F16, n_threads: 1 };
+        SimulatedModel::new().attention(attention).open(&options).unwrap()
+    }
+
+    fn decode(engine: &mut SimulatedEngine, seq: u16, text: &str) -> Result<Vec<f32>, DecodeError> {
+        let from = engine.held(SeqId(seq)).map_or(0, |held| held.end);
+        let tokens = text.bytes().enumerate().map(|(i, byte)| BatchToken {
+            token: Token(byte.into()),
+            pos: from + i,
+            seq: SeqId(seq),
+            wants_logits: i + 1 == text.len(),
+        });
+        engine.decode(&Batch { tokens: tokens.collect() })?;
+        Ok(engine.logits(text.len() - 1).unwrap().to_vec())
+    }
+
+    #[test]
+    fn a_shared_prefix_says_what_a_cold_one_says() {
+        let mut engine = open(Attention::Full, 64);
+        let cold = decode(&mut engine, 0, "the same prompt").unwrap();
+        engine.share(SeqId(0), SeqId(1), 0..9).unwrap();
+        assert_eq!(decode(&mut engine, 1, "prompt").unwrap(), cold);
+        assert_eq!(engine.n_free(), 64 - 15 - 6);
+    }
+
+    #[test]
+    fn a_wrong_prefix_changes_the_answer() {
+        let mut engine = open(Attention::Full, 64);
+        let cold = decode(&mut engine, 0, "one prompt").unwrap();
+        decode(&mut engine, 1, "two prompt").unwrap();
+        engine.share(SeqId(1), SeqId(2), 0..4).unwrap();
+        assert_ne!(decode(&mut engine, 2, "prompt").unwrap(), cold);
+    }
+
+    #[test]
+    fn a_full_context_refuses_the_batch_and_stays_usable() {
+        let mut engine = open(Attention::Full, 8);
+        decode(&mut engine, 0, "123456").unwrap();
+        assert!(matches!(decode(&mut engine, 1, "abc"), Err(DecodeError::NoFreeCells { n_tokens: 3 })));
+        assert_eq!(engine.n_free(), 2);
+        engine.remove(SeqId(0), 3).unwrap();
+        decode(&mut engine, 1, "abc").unwrap();
+    }
+
+    #[test]
+    fn a_window_recycles_cells_of_one_owner_and_spares_those_of_two() {
+        let mut engine = open(Attention::Window(4), 10);
+        decode(&mut engine, 0, "12345678").unwrap();
+        decode(&mut engine, 1, "abcd").unwrap();
+        assert_eq!(engine.held(SeqId(0)), Some(2..8), "the old cells of an idle sequence are gone, silently");
+        let mut engine = open(Attention::Window(4), 10);
+        decode(&mut engine, 0, "12345678").unwrap();
+        engine.share(SeqId(0), SeqId(3), 0..8).unwrap();
+        assert!(decode(&mut engine, 1, "abcd").is_err());
+        assert_eq!(engine.held(SeqId(0)), Some(0..8));
+    }
+
+    #[test]
+    fn a_window_saved_late_restores_as_a_success_with_cells_missing() {
+        let mut engine = open(Attention::Window(4), 32);
+        decode(&mut engine, 0, "12345678").unwrap();
+        let state = engine.state(SeqId(0)).unwrap();
+        engine.restore(SeqId(1), &state).unwrap();
+        assert_eq!(engine.held(SeqId(1)), Some(4..8));
+    }
+
+    #[test]
+    fn a_recurrent_memory_refuses_a_cut_and_shares_the_wrong_state() {
+        let mut engine = open(Attention::Recurrent, 32);
+        let cold = decode(&mut engine, 0, "prefix and").unwrap();
+        assert!(engine.remove(SeqId(0), 6).is_err());
+        engine.share(SeqId(0), SeqId(1), 0..6).unwrap();
+        assert_eq!(engine.held(SeqId(1)), Some(9..10), "the latest state, not the one at position 6");
+        engine.remove(SeqId(0), 0).unwrap();
+        assert_eq!(decode(&mut engine, 0, "prefix and").unwrap(), cold);
+    }
+
+    #[test]
+    fn bad_ids_and_gaps_are_errors() {
+        let mut engine = open(Attention::Full, 32);
+        assert!(engine.share(SeqId(0), SeqId(9), 0..1).is_err());
+        assert!(engine.remove(SeqId(4), 0).is_err());
+        let gap = BatchToken { token: Token(1), pos: 3, seq: SeqId(0), wants_logits: false };
+        assert!(engine.decode(&Batch { tokens: vec![gap] }).is_err());
+        assert!(engine.logits(0).is_err());
+    }
+}

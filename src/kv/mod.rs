@@ -1,3 +1,12 @@
-//! The K/V cache: what the cells hold (tree), who may use how many (budget), and the two joined over the engine (cache).
+//! The K/V cache: what the cells hold and who may use how many.
+//!
+//! `tree` knows prefixes, `wholes` stands in for it where a memory cannot be cut, `budget` counts ids and cells, and `cache` joins
+//! them over the engine. Tree, wholes and budget are pure; only `cache` tells the engine what to share and remove.
 
+pub mod budget;
+pub mod cache;
 pub mod tree;
+pub mod wholes;
+
+pub use budget::{PinsTooLarge, check_pins};
+pub use cache::{Cache, Cells, EvictionCause, Pinned, Standing};

@@ -173,6 +173,11 @@ impl Tree {
         self.find_below(ROOT, owner, tokens, 0)
     }
 
+    /// The longest part of `run` that is held right behind `at` and visible to `owner`.
+    pub fn find_behind(&self, at: NodeId, owner: Owner, run: &[Token]) -> Hit {
+        self.find_below(at, owner, run, self.node(at).end())
+    }
+
     /// The longest hit through `at`, which itself matches; `tokens` begin at position `base`.
     /// Siblings of different owners may begin alike, so both are followed.
     fn find_below(&self, at: NodeId, owner: Owner, tokens: &[Token], base: usize) -> Hit {
@@ -241,7 +246,7 @@ impl Tree {
         debug_assert!(self.node(at).n_locks > 0 || at == ROOT, "the caller holds a lock on the node it extends");
         let start = self.node(at).end();
         // 1: the held part of the run.
-        let hit = self.find_below(at, owner, run, start);
+        let hit = self.find_behind(at, owner, run);
         let n_duplicate = hit.n_tokens - start;
         let joint = self.split(hit.node, hit.n_tokens);
         let rest = &run[n_duplicate..];

@@ -1,0 +1,565 @@
+//! The cache: tree and budget joined over the engine's cells. Everything that takes, shares or frees a cell goes through here.
+//!
+//! A running sequence *stands* on a node: it owns the cells of that path under its own id, plus *private* cells that the tree
+//! does not know yet. The ranges of one sequence, half-open, from position 0:
+//!
+//! ```text
+//!   0 ............... n_held ............. n_past ............ n_past + n_reserved
+//!   | in the tree      | private            | promised
+//!   | shared, locked   | computed by us     | not used yet
+//! ```
+//!
+//! `publish` moves the border `n_held` up to `n_past`. Cells: `free + evictable + pinned + held = total`, where *held* counts
+//! locked nodes and private cells.
+
+use std::collections::{HashSet, VecDeque};
+
+use tracing::error;
+
+use super::budget::Ids;
+use super::tree::{NodeId, Tree};
+use super::wholes::Wholes;
+use crate::engine::{Engine, EngineError, Memory, SeqId};
+use crate::request::{MissCause, Owner, Token};
+
+/// A running sequence's place in the cache. Ends by `Cache::leave`, or its id and cells are lost.
+#[derive(Debug)]
+pub struct Standing {
+    pub seq: SeqId,
+    owner: Owner,
+    node: NodeId,
+    n_held: usize,
+    n_private: usize,
+    n_reserved: usize,
+}
+
+impl Standing {
+    /// Positions computed: the next token goes to this one.
+    pub fn n_past(&self) -> usize {
+        self.n_held + self.n_private
+    }
+
+    pub fn n_reserved(&self) -> usize {
+        self.n_reserved
+    }
+}
+
+/// A pinned prefix; `Cache::unpin` ends it.
+#[derive(Debug)]
+pub struct Pinned {
+    owner: Owner,
+    node: NodeId,
+    tokens: Vec<Token>,
+}
+
+/// Cells by state; see the module's head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cells {
+    pub total: usize,
+    pub free: usize,
+    pub evictable: usize,
+    pub pinned: usize,
+    pub held: usize,
+    pub reserved: usize,
+}
+
+/// Why something was evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvictionCause {
+    Cells,
+    Ids,
+}
+
+impl EvictionCause {
+    pub fn name(self) -> &'static str {
+        match self {
+            EvictionCause::Cells => "cells",
+            EvictionCause::Ids => "ids",
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Store {
+    Tree(Tree),
+    Wholes(Wholes),
+}
+
+#[derive(Debug)]
+pub struct Cache {
+    store: Store,
+    ids: Ids,
+    n_cells: usize,
+    n_private: usize,
+    n_reserved: usize,
+    ghosts: Ghosts,
+    evictions: Vec<(usize, EvictionCause)>,
+}
+
+impl Cache {
+    pub fn new(n_cells: usize, n_seq_max: usize, memory: Memory) -> Cache {
+        let store = match memory {
+            Memory::Rewindable => Store::Tree(Tree::new()),
+            Memory::Opaque => Store::Wholes(Wholes::default()),
+        };
+        Cache {
+            store,
+            ids: Ids::new(n_seq_max),
+            n_cells,
+            n_private: 0,
+            n_reserved: 0,
+            ghosts: Ghosts::default(),
+            evictions: Vec::new(),
+        }
+    }
+
+    /// Length of the longest held prefix of `tokens` that could be reused. Changes nothing.
+    pub fn find(&self, owner: Owner, tokens: &[Token]) -> usize {
+        match &self.store {
+            Store::Tree(tree) => tree.find(owner, tokens).n_tokens,
+            Store::Wholes(wholes) => wholes.find(owner, tokens).map_or(0, |whole| whole.tokens.len()),
+        }
+    }
+
+    /// Why the token behind the longest held prefix of `tokens` has to be computed. `last_cut`: the end of the last section
+    /// before the conversation; what differs behind it is this conversation's own text and no miss.
+    pub fn miss_cause(&self, owner: Owner, tokens: &[Token], last_cut: usize) -> MissCause {
+        let (n_hit, continues) = match &self.store {
+            Store::Tree(tree) => {
+                let hit = tree.find(owner, tokens);
+                (hit.n_tokens, hit.continues)
+            }
+            Store::Wholes(wholes) => {
+                let n_hit = wholes.find(owner, tokens).map_or(0, |whole| whole.tokens.len());
+                if wholes.common_len(owner, tokens) > n_hit {
+                    return MissCause::Checkpoint;
+                }
+                (n_hit, false)
+            }
+        };
+        if n_hit + 1 >= tokens.len() {
+            MissCause::Appended
+        } else if self.ghosts.contain(owner, &tokens[..=n_hit]) {
+            MissCause::Evicted
+        } else if n_hit == 0 {
+            MissCause::Cold
+        } else if continues && n_hit < last_cut {
+            MissCause::Diverged
+        } else {
+            MissCause::Appended
+        }
+    }
+
+    /// Stands a new sequence on the longest held prefix of `tokens` (all that may be reused: all but the last token of a
+    /// prompt), if `n_needed(hit length)` more cells can be promised to it and an id can be had; else `None`, and only
+    /// evictions for an id may have happened.
+    pub fn stand<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        owner: Owner,
+        tokens: &[Token],
+        n_needed: impl Fn(usize) -> usize,
+    ) -> Result<Option<Standing>, EngineError> {
+        let standing = match &mut self.store {
+            Store::Tree(tree) => {
+                let hit = tree.find(owner, tokens);
+                let n_reserved = n_needed(hit.n_tokens);
+                let node = tree.lock(hit);
+                let seq = if n_reserved <= self.n_available() { self.take_id(engine) } else { None };
+                let Some(seq) = seq else {
+                    self.tree().unlock(node);
+                    return Ok(None);
+                };
+                let standing = Standing { seq, owner, node, n_held: 0, n_private: 0, n_reserved };
+                self.n_reserved += n_reserved;
+                self.share_up_to(engine, standing, hit.n_tokens)?
+            }
+            Store::Wholes(_) => match self.stand_on_whole(engine, owner, tokens, n_needed)? {
+                Some(standing) => standing,
+                None => return Ok(None),
+            },
+        };
+        self.check();
+        Ok(Some(standing))
+    }
+
+    /// Moves a standing sequence that computed nothing itself along what is held of `tokens` by now: how a follower takes
+    /// its leader's new cells. Whole sequences have no followers: nothing happens.
+    pub fn advance<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        standing: &mut Standing,
+        tokens: &[Token],
+    ) -> Result<(), EngineError> {
+        debug_assert_eq!(standing.n_private, 0, "a follower computed nothing itself");
+        let Store::Tree(tree) = &mut self.store else { return Ok(()) };
+        let hit = tree.find(standing.owner, tokens);
+        if hit.n_tokens <= standing.n_held {
+            return Ok(());
+        }
+        let node = tree.lock(hit);
+        tree.unlock(standing.node);
+        let src = tree.seq_below(node).expect("a node with tokens has a leaf below it");
+        engine.share(src, standing.seq, standing.n_held..hit.n_tokens)?;
+        standing.node = node;
+        standing.n_held = hit.n_tokens;
+        self.check();
+        Ok(())
+    }
+
+    /// Turns `n` promised cells of the sequence into private ones, evicting until they are free. To be called before they
+    /// are computed; `vacate` takes it back.
+    pub fn occupy<E: Engine>(&mut self, engine: &mut E, standing: &mut Standing, n: usize) {
+        debug_assert!(n <= standing.n_reserved, "cells are promised before they are used");
+        while self.n_free() < n {
+            let evicted = self.evict(engine, EvictionCause::Cells);
+            assert!(evicted, "what is promised can be evicted: reserved ≤ free + evictable");
+        }
+        standing.n_reserved -= n;
+        self.n_reserved -= n;
+        standing.n_private += n;
+        self.n_private += n;
+        self.check();
+    }
+
+    /// Takes back the last `n` private cells of a step that failed: they are promised again, and the engine is told.
+    pub fn vacate<E: Engine>(&mut self, engine: &mut E, standing: &mut Standing, n: usize) -> Result<(), EngineError> {
+        debug_assert!(n <= standing.n_private, "only private cells are vacated");
+        standing.n_private -= n;
+        self.n_private -= n;
+        standing.n_reserved += n;
+        self.n_reserved += n;
+        let removed = engine.remove(standing.seq, standing.n_past());
+        self.check();
+        removed
+    }
+
+    /// Promises up to `n` more cells to the sequence; the number that could be promised.
+    pub fn reserve(&mut self, standing: &mut Standing, n: usize) -> usize {
+        let n = n.min(self.n_available());
+        standing.n_reserved += n;
+        self.n_reserved += n;
+        self.check();
+        n
+    }
+
+    /// Gives `n` promised cells back.
+    pub fn unreserve(&mut self, standing: &mut Standing, n: usize) {
+        debug_assert!(n <= standing.n_reserved, "only promised cells are given back");
+        standing.n_reserved -= n;
+        self.n_reserved -= n;
+    }
+
+    /// Makes what the sequence computed findable: `tokens` are all its computed ones, `n_past` long.
+    /// Whole sequences are found when they are finished: nothing happens.
+    pub fn publish<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        standing: &mut Standing,
+        tokens: &[Token],
+    ) -> Result<(), EngineError> {
+        debug_assert_eq!(tokens.len(), standing.n_past(), "published tokens are the computed ones");
+        let Store::Tree(tree) = &mut self.store else { return Ok(()) };
+        if standing.n_private == 0 {
+            return Ok(());
+        }
+        let start = standing.n_held;
+        // Another sequence may have computed the same tokens meanwhile: ours are given up for those, so that they are held once.
+        let duplicate = tree.find_behind(standing.node, standing.owner, &tokens[start..]);
+        let result = if duplicate.n_tokens > start {
+            let src = tree.seq_below(duplicate.node).expect("a node with tokens has a leaf below it");
+            engine.adopt(src, standing.seq, start..duplicate.n_tokens)
+        } else {
+            Ok(())
+        };
+        let extended = tree.extend(standing.node, standing.owner, &tokens[start..], standing.seq);
+        self.n_private -= standing.n_private;
+        standing.n_private = 0;
+        standing.n_held = tokens.len();
+        standing.node = extended.node;
+        if let Some(released) = extended.released.filter(|&seq| !self.ids.is_running(seq)) {
+            self.free_id(engine, released);
+        }
+        self.check();
+        result
+    }
+
+    /// Ends a sequence; `tokens` are all its computed ones. What it computed stays findable and becomes evictable.
+    pub fn leave<E: Engine>(&mut self, engine: &mut E, mut standing: Standing, tokens: &[Token]) {
+        if let Err(error) = self.publish(engine, &mut standing, tokens) {
+            error!(%error, seq = standing.seq.0, "publish");
+        }
+        self.n_reserved -= standing.n_reserved;
+        let is_kept = match &mut self.store {
+            Store::Tree(tree) => {
+                tree.unlock(standing.node);
+                tree.seq(standing.node) == Some(standing.seq)
+            }
+            Store::Wholes(wholes) => {
+                self.n_private -= standing.n_private;
+                !tokens.is_empty() && wholes.keep(standing.owner, tokens.to_vec(), standing.seq)
+            }
+        };
+        self.ids.set_running(standing.seq, false);
+        if !is_kept {
+            self.free_id(engine, standing.seq);
+        }
+        self.check();
+    }
+
+    /// Ends a sequence whose cells can no longer be trusted: nothing private is kept.
+    pub fn abandon<E: Engine>(&mut self, engine: &mut E, mut standing: Standing, tokens: &[Token]) {
+        self.n_private -= standing.n_private;
+        standing.n_private = 0;
+        if let Err(error) = engine.remove(standing.seq, standing.n_held) {
+            error!(%error, seq = standing.seq.0, "remove");
+        }
+        let n_held = standing.n_held;
+        self.leave(engine, standing, &tokens[..n_held]);
+    }
+
+    /// Ends a sequence and pins all it computed.
+    pub fn leave_pinned<E: Engine>(&mut self, engine: &mut E, mut standing: Standing, tokens: &[Token]) -> Pinned {
+        if let Err(error) = self.publish(engine, &mut standing, tokens) {
+            error!(%error, seq = standing.seq.0, "publish");
+        }
+        let pinned = Pinned { owner: standing.owner, node: standing.node, tokens: tokens.to_vec() };
+        if let Store::Tree(tree) = &mut self.store {
+            tree.pin(pinned.node);
+        }
+        self.leave(engine, standing, tokens);
+        if let Store::Wholes(wholes) = &mut self.store {
+            wholes.set_pinned(pinned.owner, tokens, true);
+        }
+        self.check();
+        pinned
+    }
+
+    /// Makes a pinned prefix evictable.
+    pub fn unpin(&mut self, pinned: Pinned) {
+        match &mut self.store {
+            Store::Tree(tree) => tree.unpin(pinned.node),
+            Store::Wholes(wholes) => wholes.set_pinned(pinned.owner, &pinned.tokens, false),
+        }
+        self.check();
+    }
+
+    /// Evicts the least recently used leaf; `false` if there is none. Also the answer to `NoFreeCells`.
+    pub fn evict<E: Engine>(&mut self, engine: &mut E, cause: EvictionCause) -> bool {
+        let (n_cells, seq, keep_until) = match &mut self.store {
+            Store::Tree(tree) => {
+                let Some(evicted) = tree.evict() else { return false };
+                self.ghosts.remember(evicted.owner, &evicted.path[..=evicted.start]);
+                (evicted.n_cells, evicted.seq, evicted.inherited.then_some(evicted.start))
+            }
+            Store::Wholes(wholes) => {
+                let Some(whole) = wholes.evict() else { return false };
+                self.ghosts.remember(whole.owner, &whole.tokens[..1]);
+                (whole.tokens.len(), whole.seq, None)
+            }
+        };
+        match keep_until {
+            Some(start) => {
+                if let Err(error) = engine.remove(seq, start) {
+                    error!(%error, seq = seq.0, "remove");
+                }
+            }
+            None => self.free_id(engine, seq),
+        }
+        self.evictions.push((n_cells, cause));
+        self.check();
+        true
+    }
+
+    /// Evictions since the last call.
+    pub fn take_evictions(&mut self) -> Vec<(usize, EvictionCause)> {
+        std::mem::take(&mut self.evictions)
+    }
+
+    /// Cells that could be promised now.
+    pub fn n_available(&self) -> usize {
+        self.n_free() + self.n_evictable() - self.n_reserved
+    }
+
+    /// Whether sequences may share cells, so that one can follow another.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.store, Store::Tree(_))
+    }
+
+    pub fn cells(&self) -> Cells {
+        let (n_stored, pinned, locked) = self.stored();
+        Cells {
+            total: self.n_cells,
+            free: self.n_free(),
+            evictable: n_stored - pinned - locked,
+            pinned,
+            held: locked + self.n_private,
+            reserved: self.n_reserved,
+        }
+    }
+
+    /// Panics unless every invariant holds. Costs a walk over the tree; runs after each operation in debug builds and tests.
+    pub fn check(&self) {
+        if !cfg!(any(debug_assertions, test)) {
+            return;
+        }
+        if let Store::Tree(tree) = &self.store {
+            tree.check();
+        }
+        let (n_stored, ..) = self.stored();
+        assert!(n_stored + self.n_private <= self.n_cells, "no cell is counted twice");
+        let cells = self.cells();
+        assert_eq!(cells.free + cells.evictable + cells.pinned + cells.held, cells.total, "every cell has one state");
+        assert!(cells.reserved <= cells.free + cells.evictable, "what is promised is there");
+    }
+
+    /// Free ids, ids of running sequences, and all.
+    pub fn ids(&self) -> (usize, usize, usize) {
+        (self.ids.n_free(), self.ids.n_running(), self.ids.total())
+    }
+
+    fn n_free(&self) -> usize {
+        self.n_cells - self.stored().0 - self.n_private
+    }
+
+    fn n_evictable(&self) -> usize {
+        let (n_stored, n_pinned, n_locked) = self.stored();
+        n_stored - n_pinned - n_locked
+    }
+
+    /// Cells of the store: all, pinned, locked.
+    fn stored(&self) -> (usize, usize, usize) {
+        match &self.store {
+            Store::Tree(tree) => (tree.n_cells(), tree.n_pinned(), tree.n_locked()),
+            Store::Wholes(wholes) => (wholes.n_cells(), wholes.n_pinned(), 0),
+        }
+    }
+
+    fn tree(&mut self) -> &mut Tree {
+        match &mut self.store {
+            Store::Tree(tree) => tree,
+            Store::Wholes(_) => unreachable!("asked for by the tree's own branches"),
+        }
+    }
+
+    /// An id, evicting leaves until one is free.
+    fn take_id<E: Engine>(&mut self, engine: &mut E) -> Option<SeqId> {
+        while self.ids.n_free() == 0 {
+            if !self.evict(engine, EvictionCause::Ids) {
+                return None;
+            }
+        }
+        self.ids.take()
+    }
+
+    fn free_id<E: Engine>(&mut self, engine: &mut E, seq: SeqId) {
+        match engine.remove(seq, 0) {
+            Ok(()) => self.ids.free(seq),
+            // An id whose cells stay is never handed out again: better one id fewer than a wrong prefix.
+            Err(error) => error!(%error, seq = seq.0, "remove: the id is lost"),
+        }
+    }
+
+    /// Shares the cells of the path that `standing` stands on, up to `n`.
+    fn share_up_to<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        mut standing: Standing,
+        n: usize,
+    ) -> Result<Standing, EngineError> {
+        if n > 0 {
+            let src = self.tree().seq_below(standing.node).expect("a node with tokens has a leaf below it");
+            if let Err(error) = engine.share(src, standing.seq, 0..n) {
+                self.leave(engine, standing, &[]);
+                return Err(error);
+            }
+        }
+        standing.n_held = n;
+        Ok(standing)
+    }
+
+    fn stand_on_whole<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        owner: Owner,
+        tokens: &[Token],
+        n_needed: impl Fn(usize) -> usize,
+    ) -> Result<Option<Standing>, EngineError> {
+        let root = Tree::new().root();
+        let Store::Wholes(wholes) = &mut self.store else { unreachable!("asked for by the wholes' own branch") };
+        let found = wholes.find(owner, tokens).map(|whole| (whole.seq, whole.is_pinned, whole.tokens.len()));
+        // Taken over: its evictable cells become ours.
+        if let Some((seq, false, n)) = found {
+            let n_reserved = n_needed(n);
+            if n_reserved + n > self.n_available() {
+                return Ok(None);
+            }
+            let Store::Wholes(wholes) = &mut self.store else { unreachable!("it was one above") };
+            wholes.take(seq);
+            self.ids.set_running(seq, true);
+            self.n_private += n;
+            self.n_reserved += n_reserved;
+            return Ok(Some(Standing { seq, owner, node: root, n_held: 0, n_private: n, n_reserved }));
+        }
+        // Copied, if it is pinned; else from nothing. A copy needs cells of its own.
+        let n_copied = found.map_or(0, |(_, _, n)| n);
+        let n_reserved = n_needed(n_copied) + n_copied;
+        if n_reserved > self.n_available() {
+            return Ok(None);
+        }
+        let Some(seq) = self.take_id(engine) else { return Ok(None) };
+        self.n_reserved += n_reserved;
+        let mut standing = Standing { seq, owner, node: root, n_held: 0, n_private: 0, n_reserved };
+        if let Some((src, _, n)) = found {
+            self.occupy(engine, &mut standing, n);
+            let copied = engine.state(src).and_then(|state| engine.restore(seq, &state));
+            let is_whole = engine.held(seq).is_some_and(|held| held.end == n);
+            if copied.is_err() || !is_whole {
+                self.vacate(engine, &mut standing, n)?;
+                copied?;
+            }
+        }
+        Ok(Some(standing))
+    }
+}
+
+/// Hashes of prefixes whose next token was held once: tells "evicted" from "never seen".
+#[derive(Debug, Default)]
+struct Ghosts {
+    order: VecDeque<[u8; 32]>,
+    set: HashSet<[u8; 32]>,
+}
+
+/// 4,096 hashes are 256 KiB and some days of a house's evictions.
+const N_GHOSTS: usize = 4096;
+
+impl Ghosts {
+    fn remember(&mut self, owner: Owner, prefix: &[Token]) {
+        let hash = prefix_hash(owner, prefix);
+        if self.set.insert(hash) {
+            self.order.push_back(hash);
+        }
+        if self.order.len() > N_GHOSTS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.set.remove(&oldest);
+        }
+    }
+
+    fn contain(&self, owner: Owner, prefix: &[Token]) -> bool {
+        !self.set.is_empty()
+            && (self.set.contains(&prefix_hash(owner, prefix))
+                || self.set.contains(&prefix_hash(Owner::Public, prefix)))
+    }
+}
+
+fn prefix_hash(owner: Owner, prefix: &[Token]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    match owner {
+        Owner::Public => hasher.update(&[0; 32]),
+        Owner::Private(id) => hasher.update(&id),
+    };
+    let bytes: Vec<u8> = prefix.iter().flat_map(|token| token.0.to_le_bytes()).collect();
+    hasher.update(&bytes);
+    *hasher.finalize().as_bytes()
+}

@@ -1,0 +1,118 @@
+//! Whole sequences, for models whose memory is not proved to be rewindable (kv.md, "Memory classes": opaque).
+//!
+//! A *whole* is a finished sequence that keeps its id and all its cells. It can be continued at its end and nowhere else:
+//! taken over by the request that continues it, or, when it is pinned, copied. Nothing is shared.
+
+use crate::engine::SeqId;
+use crate::request::{Owner, Token};
+
+#[derive(Debug)]
+pub struct Whole {
+    pub owner: Owner,
+    pub tokens: Vec<Token>,
+    pub seq: SeqId,
+    pub is_pinned: bool,
+    /// Tick of the last use.
+    used: u64,
+}
+
+/// All wholes. At most 256, as many as there are sequence ids, so every search is a walk.
+#[derive(Debug, Default)]
+pub struct Wholes {
+    held: Vec<Whole>,
+    tick: u64,
+}
+
+impl Wholes {
+    /// The longest whole that `tokens` continue and `owner` may see. Changes nothing.
+    pub fn find(&self, owner: Owner, tokens: &[Token]) -> Option<&Whole> {
+        self.held
+            .iter()
+            .filter(|whole| owner.may_see(whole.owner) && tokens.starts_with(&whole.tokens))
+            .max_by_key(|whole| whole.tokens.len())
+    }
+
+    /// Longest common prefix with anything held: what would be reused if the memory could be cut.
+    pub fn common_len(&self, owner: Owner, tokens: &[Token]) -> usize {
+        let common = |whole: &Whole| whole.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        self.held.iter().filter(|whole| owner.may_see(whole.owner)).map(common).max().unwrap_or(0)
+    }
+
+    /// Takes the whole of `seq` out: its cells are the caller's now.
+    pub fn take(&mut self, seq: SeqId) -> Option<Whole> {
+        let place = self.held.iter().position(|whole| whole.seq == seq)?;
+        Some(self.held.swap_remove(place))
+    }
+
+    /// Keeps a finished sequence. One that holds the same tokens for the same owner already is used instead: `false`.
+    pub fn keep(&mut self, owner: Owner, tokens: Vec<Token>, seq: SeqId) -> bool {
+        self.tick += 1;
+        if let Some(same) = self.held.iter_mut().find(|whole| owner.may_see(whole.owner) && whole.tokens == tokens) {
+            same.used = self.tick;
+            return false;
+        }
+        self.held.push(Whole { owner, tokens, seq, is_pinned: false, used: self.tick });
+        true
+    }
+
+    /// Marks the whole with exactly these tokens as pinned or not.
+    pub fn set_pinned(&mut self, owner: Owner, tokens: &[Token], is_pinned: bool) {
+        for whole in self.held.iter_mut().filter(|whole| whole.owner == owner && whole.tokens == tokens) {
+            whole.is_pinned = is_pinned;
+        }
+    }
+
+    /// Takes out the least recently used whole that is not pinned.
+    pub fn evict(&mut self) -> Option<Whole> {
+        let (place, _) =
+            self.held.iter().enumerate().filter(|(_, whole)| !whole.is_pinned).min_by_key(|(_, whole)| whole.used)?;
+        Some(self.held.swap_remove(place))
+    }
+
+    pub fn n_cells(&self) -> usize {
+        self.held.iter().map(|whole| whole.tokens.len()).sum()
+    }
+
+    pub fn n_pinned(&self) -> usize {
+        self.held.iter().filter(|whole| whole.is_pinned).map(|whole| whole.tokens.len()).sum()
+    }
+
+    pub fn seqs(&self) -> impl Iterator<Item = SeqId> {
+        self.held.iter().map(|whole| whole.seq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALICE: Owner = Owner::Private([1; 32]);
+
+    fn tokens(text: &str) -> Vec<Token> {
+        text.bytes().map(|byte| Token(byte.into())).collect()
+    }
+
+    #[test]
+    fn a_whole_is_continued_at_its_end_and_nowhere_else() {
+        let mut wholes = Wholes::default();
+        wholes.keep(ALICE, tokens("hello"), SeqId(1));
+        assert_eq!(wholes.find(ALICE, &tokens("hello you")).map(|whole| whole.seq), Some(SeqId(1)));
+        assert!(wholes.find(ALICE, &tokens("hell")).is_none());
+        assert!(wholes.find(ALICE, &tokens("help me")).is_none());
+        assert!(wholes.find(Owner::Public, &tokens("hello you")).is_none(), "it is private");
+        assert_eq!(wholes.common_len(ALICE, &tokens("help me")), 3);
+    }
+
+    #[test]
+    fn the_least_recently_used_whole_goes_first_and_a_pinned_one_never() {
+        let mut wholes = Wholes::default();
+        wholes.keep(Owner::Public, tokens("pin"), SeqId(0));
+        wholes.set_pinned(Owner::Public, &tokens("pin"), true);
+        wholes.keep(ALICE, tokens("one"), SeqId(1));
+        wholes.keep(ALICE, tokens("two"), SeqId(2));
+        assert!(!wholes.keep(ALICE, tokens("one"), SeqId(3)), "held already, and used now");
+        assert_eq!(wholes.evict().map(|whole| whole.seq), Some(SeqId(2)));
+        assert_eq!(wholes.evict().map(|whole| whole.seq), Some(SeqId(1)));
+        assert!(wholes.evict().is_none());
+    }
+}
