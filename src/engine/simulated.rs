@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{
     Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, Model, ModelFacts,
@@ -37,6 +38,55 @@ pub struct SimulatedModel {
     attention: Attention,
     /// One answer in how many tokens ends at each token.
     end_odds: u64,
+    faults: Faults,
+}
+
+/// Faults to inject into a running engine, and what it did: tests keep a clone.
+#[derive(Clone, Default)]
+pub struct Faults {
+    failures: Arc<AtomicUsize>,
+    n_computed: Arc<AtomicUsize>,
+    gate: Arc<AtomicUsize>,
+}
+
+impl Faults {
+    /// Lets the next `n` calls of `decode` fail, as a broken device would.
+    pub fn fail_next_decodes(&self, n: usize) {
+        self.failures.store(n, Ordering::SeqCst);
+    }
+
+    /// Tokens computed since the engine was opened.
+    pub fn n_computed(&self) -> usize {
+        self.n_computed.load(Ordering::SeqCst)
+    }
+
+    /// Lets only `n` more calls of `decode` through; the next one waits until the gate opens wider. A fresh engine has no gate.
+    pub fn gate(&self, n: usize) {
+        self.gate.store(n + 1, Ordering::SeqCst);
+    }
+
+    /// Takes the gate away.
+    pub fn open_gate(&self) {
+        self.gate.store(0, Ordering::SeqCst);
+    }
+
+    fn take_failure(&self) -> bool {
+        self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
+    }
+
+    fn pass_gate(&self) {
+        loop {
+            let pass = |n: usize| match n {
+                0 => Some(0),
+                1 => None,
+                n => Some(n - 1),
+            };
+            if self.gate.fetch_update(Ordering::SeqCst, Ordering::SeqCst, pass).is_ok() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl SimulatedModel {
@@ -56,12 +106,17 @@ impl SimulatedModel {
             n_context_train: 1 << 20,
             weight_bytes: 0,
         };
-        SimulatedModel { facts, vocab, template, attention: Attention::Full, end_odds: 48 }
+        SimulatedModel { facts, vocab, template, attention: Attention::Full, end_odds: 48, faults: Faults::default() }
     }
 
     pub fn attention(mut self, attention: Attention) -> SimulatedModel {
         self.attention = attention;
         self
+    }
+
+    /// The handle for faults in engines of this model.
+    pub fn faults(&self) -> Faults {
+        self.faults.clone()
     }
 }
 
@@ -108,7 +163,7 @@ impl Model for SimulatedModel {
             cells: vec![None; options.n_cells],
             sequences: vec![BTreeMap::new(); options.n_seq_max],
             rows: Vec::new(),
-            fail_decodes: 0,
+            faults: self.faults.clone(),
         })
     }
 }
@@ -132,7 +187,7 @@ pub struct SimulatedEngine {
     sequences: Vec<BTreeMap<usize, usize>>,
     /// What each row of the last batch saw; `None` where no logits were wanted.
     rows: Vec<Option<[f32; 4]>>,
-    fail_decodes: usize,
+    faults: Faults,
 }
 
 /// State of one request's simulated sampling.
@@ -145,11 +200,6 @@ pub struct SimulatedSampler {
 }
 
 impl SimulatedEngine {
-    /// Lets the next `n` calls of `decode` fail, as a broken device would.
-    pub fn fail_next_decodes(&mut self, n: usize) {
-        self.fail_decodes = n;
-    }
-
     /// Cells without an owner: what hob has to know without asking.
     pub fn n_free(&self) -> usize {
         self.cells.iter().filter(|cell| cell.is_none()).count()
@@ -223,12 +273,12 @@ impl Engine for SimulatedEngine {
     }
 
     fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
+        self.faults.pass_gate();
         let n_tokens = batch.tokens.len();
         if n_tokens == 0 || n_tokens > self.limits.n_batch {
             return Err(DecodeError::Failed(format!("a batch of {n_tokens}: must be 1 to {}", self.limits.n_batch)));
         }
-        if self.fail_decodes > 0 {
-            self.fail_decodes -= 1;
+        if self.faults.take_failure() {
             return Err(DecodeError::Failed("simulated failure".to_owned()));
         }
         for (row, token) in batch.tokens.iter().enumerate() {
@@ -260,6 +310,7 @@ impl Engine for SimulatedEngine {
             );
         }
         self.rows = rows;
+        self.faults.n_computed.fetch_add(n_tokens, Ordering::SeqCst);
         Ok(())
     }
 
@@ -271,7 +322,7 @@ impl Engine for SimulatedEngine {
         }
         sampler.n_drawn += 1;
         let n_vocab = self.vocab.n_tokens() as u64;
-        let wants_end = mix(hash, 3) % self.end_odds == 0;
+        let wants_end = mix(hash, 3).is_multiple_of(self.end_odds);
         // Walk from a hashed place to the first token that may be said.
         let start = mix(hash, 5) % n_vocab;
         let mut piece = Vec::new();

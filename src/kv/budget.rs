@@ -55,6 +55,17 @@ impl Ids {
     }
 }
 
+/// Sequence ids to ask the context for: for answers, warming, pins and as many resident leaves as are cheap.
+///
+/// Each id costs n_vocab × 4 bytes of output buffer (kv.md, "Memory classes"): 32 MiB of that is the most, unless answers and
+/// pins alone need more. An answer may need two, its own and one that its node inherited. llama.cpp has at most 256.
+pub fn n_seq_max(parallel: usize, n_pins: usize, n_vocab: u64) -> usize {
+    const OUTPUT_BYTES_MAX: u64 = 32 << 20;
+    let needed = 2 * parallel + n_pins + 4;
+    let cheap = (OUTPUT_BYTES_MAX / (4 * n_vocab.max(1))) as usize;
+    cheap.max(needed).min(256)
+}
+
 /// Cells that prefixes take together when what they share is held once.
 pub fn union_len(prefixes: &[&[Token]]) -> usize {
     let mut sorted = prefixes.to_vec();

@@ -1,16 +1,31 @@
 //! The scheduler: one OS thread that owns the engine, the prefix tree, the budget, the queue and the running sequences.
 //!
 //! A *step* is one `decode` call: a token for every decoding sequence, then prefill chunks under the token budget.
-//! This file is the door: what others send in and what they can watch. It decides nothing.
+//! This file is the door: what others send in and what they can watch. It decides nothing. Inside, `batch` (who joins a
+//! step) and `emission` (what text may leave) are pure, `sequence` is one request's life, `pins` their state, `step` the loop.
 
+mod batch;
+mod emission;
+mod pins;
+mod sequence;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, TrySendError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc as async_mpsc, watch};
 
-use crate::request::{Event, Owner, Sampling, TokenPrompt};
+use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Memory, Model};
+use crate::kv::budget::n_seq_max;
+use crate::kv::{Cache, Cells, PinsTooLarge, check_pins};
+use crate::request::{Event, Owner, Sampling, Token, TokenPrompt};
+use crate::telemetry::Record;
 
 /// Everything the scheduler must know of a request.
 pub struct Submission {
@@ -40,9 +55,15 @@ pub struct Pin {
 pub struct Status {
     pub pins: Vec<PinStatus>,
     pub cells: Cells,
+    /// Sequence ids: free, held by running sequences, all. The rest stand on what the cache holds.
+    pub n_ids_free: usize,
+    pub n_ids_running: usize,
+    pub n_ids: usize,
     pub n_running: usize,
     pub n_waiting: usize,
-    /// Measured prefill speed in tokens per second, 0 until something was computed.
+    /// Prompt tokens not computed yet, of running and waiting requests together.
+    pub n_tokens_ahead: usize,
+    /// Measured prefill speed, 0 until something was computed.
     pub prefill_tokens_per_second: u64,
 }
 
@@ -57,22 +78,39 @@ pub struct PinStatus {
     pub n_reused: u64,
 }
 
-/// Cells by state. `free + evictable + pinned + held = total`, `reserved ≤ free + evictable`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cells {
-    pub total: usize,
-    pub free: usize,
-    pub evictable: usize,
-    pub pinned: usize,
-    pub held: usize,
-    pub reserved: usize,
+/// Why a request was not taken.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// The queue is full; when to try again is predicted from the measured prefill speed.
+    #[error("{n_waiting} requests are waiting already, try again in {} s", retry_after.as_secs())]
+    Busy { n_waiting: usize, retry_after: Duration },
+    #[error("hob is stopping")]
+    Stopped,
 }
 
-/// The queue is full.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Busy {
-    /// When to try again, predicted from the measured prefill speed.
-    pub retry_after: Duration,
+/// Where records go; must not block.
+pub type Recorder = Box<dyn Fn(Record) + Send>;
+
+pub struct Options {
+    pub n_cells: usize,
+    /// Answers in progress at once.
+    pub parallel: usize,
+    /// Requests that may wait.
+    pub queue: usize,
+    pub kv_type: KvType,
+    pub n_threads: usize,
+    pub pins: Vec<Pin>,
+    pub record: Recorder,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("{too_large}; that is {missing_bytes} bytes of K/V: raise model.context or shorten the profiles")]
+    Pins { too_large: PinsTooLarge, missing_bytes: u64 },
+    #[error("the scheduler's thread could not start: {0}")]
+    Thread(#[from] std::io::Error),
 }
 
 pub(crate) enum Command {
@@ -88,4 +126,123 @@ pub struct SchedulerHandle {
     /// Requests sent and not yet admitted; the queue's bound is checked against it before sending.
     n_waiting: Arc<AtomicUsize>,
     n_waiting_max: usize,
+    limits: Limits,
+}
+
+impl SchedulerHandle {
+    /// Hands a request in. Its events come as they happen; dropping their receiver cancels it.
+    pub fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
+        let admit = |n: usize| (n < self.n_waiting_max).then_some(n + 1);
+        if self.n_waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit).is_err() {
+            return Err(self.busy());
+        }
+        self.inbox.try_send(Command::Submit(Box::new(submission))).map_err(|error| {
+            self.n_waiting.fetch_sub(1, Ordering::Relaxed);
+            match error {
+                TrySendError::Full(_) => self.busy(),
+                TrySendError::Disconnected(_) => SubmitError::Stopped,
+            }
+        })
+    }
+
+    pub fn status(&self) -> Status {
+        self.status.borrow().clone()
+    }
+
+    /// To await changes of the status.
+    pub fn watch(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    /// What the opened context has.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Ends all answers and the thread.
+    pub fn stop(&self) {
+        // A closed inbox means that it has stopped already.
+        let _ = self.inbox.send(Command::Stop);
+    }
+
+    fn busy(&self) -> SubmitError {
+        let status = self.status.borrow();
+        // Before anything was measured: as fast as a small machine.
+        let speed = if status.prefill_tokens_per_second == 0 { 100 } else { status.prefill_tokens_per_second };
+        let seconds = (status.n_tokens_ahead as u64).div_ceil(speed).clamp(1, 600);
+        SubmitError::Busy { n_waiting: self.n_waiting_max, retry_after: Duration::from_secs(seconds) }
+    }
+}
+
+/// Opens the engine on a thread of its own and starts the loop. Returns when the context stands.
+///
+/// A pin that cannot fit refuses the start, saying by how many tokens and bytes.
+pub fn start<M: Model>(model: Arc<M>, options: Options) -> Result<(SchedulerHandle, JoinHandle<()>), StartError> {
+    let (inbox, commands) = mpsc::sync_channel(options.queue + 16);
+    let (status_sender, status) = watch::channel(Status::default());
+    let (opened_sender, opened) = mpsc::sync_channel(1);
+    let n_waiting = Arc::new(AtomicUsize::new(0));
+    let n_waiting_max = options.queue;
+    let thread = std::thread::Builder::new().name("hob-scheduler".to_owned()).spawn({
+        let n_waiting = n_waiting.clone();
+        move || {
+            let opened = open(&*model, options, status_sender, n_waiting);
+            match opened {
+                Ok(scheduler) => {
+                    let limits = scheduler.engine.limits();
+                    scheduler.publish_status();
+                    if opened_sender.send(Ok(limits)).is_ok() {
+                        scheduler.run(commands);
+                    }
+                }
+                // A caller that went away does not want to know.
+                Err(error) => drop(opened_sender.send(Err(error))),
+            }
+        }
+    })?;
+    let limits = opened.recv().unwrap_or_else(|_| {
+        Err(StartError::Engine(EngineError::Context("the scheduler's thread ended while opening".to_owned())))
+    })?;
+    Ok((SchedulerHandle { inbox, status, n_waiting, n_waiting_max, limits }, thread))
+}
+
+fn open<M: Model>(
+    model: &M,
+    options: Options,
+    status: watch::Sender<Status>,
+    n_waiting: Arc<AtomicUsize>,
+) -> Result<step::Scheduler<M::Engine<'_>>, StartError> {
+    let facts = model.facts();
+    let context = ContextOptions {
+        n_cells: options.n_cells,
+        n_seq_max: n_seq_max(options.parallel, options.pins.len(), facts.n_vocab),
+        n_batch: batch::PREFILL_BUDGET + options.parallel,
+        kv_type: options.kv_type,
+        n_threads: options.n_threads,
+    };
+    let engine = model.open(&context)?;
+    let limits = engine.limits();
+    let pinned: Vec<&[Token]> = options.pins.iter().map(|pin| pin.prompt.tokens.as_slice()).collect();
+    check_pins(&pinned, limits.n_cells, limits.memory == Memory::Rewindable).map_err(|too_large| {
+        let missing_bytes = too_large.missing as u64 * facts.kv_bytes_per_token(options.kv_type);
+        StartError::Pins { too_large, missing_bytes }
+    })?;
+    Ok(step::Scheduler {
+        cache: Cache::new(limits.n_cells, limits.n_seq_max, limits.memory),
+        engine,
+        vocab: model.vocab(),
+        running: Vec::new(),
+        parked: VecDeque::new(),
+        waiting: VecDeque::new(),
+        pins: pins::Pins::new(options.pins),
+        parallel: options.parallel,
+        n_waiting,
+        status,
+        record: options.record,
+        speed: step::Speed::default(),
+        next_key: 0,
+        n_steps: 0,
+        sampled: None,
+        is_warming_blocked: false,
+    })
 }

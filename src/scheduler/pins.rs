@@ -1,0 +1,117 @@
+//! The pins' state: a pin is cold, warming or warm.
+//!
+//! A *pin* is a prefix that the house keeps. It is computed in the background of traffic; it gives its cells up only when a
+//! request cannot be admitted otherwise, and is warmed again when there is nothing else to do.
+
+use super::{Pin, PinStatus};
+use crate::kv::Pinned;
+use crate::request::Token;
+
+/// A pin that failed to warm this often is left alone: the step fails for a reason that trying again does not mend.
+const TRIES: u32 = 3;
+
+pub(super) struct Pins {
+    pins: Vec<Entry>,
+}
+
+struct Entry {
+    pin: Pin,
+    state: State,
+    n_failures: u32,
+    n_hits: u64,
+    n_reused: u64,
+}
+
+enum State {
+    Cold,
+    Warming { n_done: usize },
+    Warm(Pinned),
+}
+
+impl Pins {
+    pub(super) fn new(pins: Vec<Pin>) -> Pins {
+        let entry = |pin| Entry { pin, state: State::Cold, n_failures: 0, n_hits: 0, n_reused: 0 };
+        Pins { pins: pins.into_iter().map(entry).collect() }
+    }
+
+    /// The next pin to warm, marked as warming; `None` while another one is.
+    pub(super) fn start_next(&mut self) -> Option<(usize, &Pin)> {
+        if self.pins.iter().any(|entry| matches!(entry.state, State::Warming { .. })) {
+            return None;
+        }
+        let index = self.next_cold()?;
+        self.pins[index].state = State::Warming { n_done: 0 };
+        Some((index, &self.pins[index].pin))
+    }
+
+    /// Whether a pin waits to be warmed.
+    pub(super) fn is_any_cold(&self) -> bool {
+        self.next_cold().is_some()
+    }
+
+    fn next_cold(&self) -> Option<usize> {
+        self.pins.iter().position(|entry| matches!(entry.state, State::Cold) && entry.n_failures < TRIES)
+    }
+
+    pub(super) fn set_progress(&mut self, index: usize, n: usize) {
+        if let State::Warming { n_done } = &mut self.pins[index].state {
+            *n_done = n;
+        }
+    }
+
+    pub(super) fn set_warm(&mut self, index: usize, pinned: Pinned) -> &str {
+        self.pins[index].state = State::Warm(pinned);
+        &self.pins[index].pin.name
+    }
+
+    /// Warming was interrupted; it begins again later, from what is still held.
+    pub(super) fn set_cold(&mut self, index: usize) {
+        self.pins[index].state = State::Cold;
+    }
+
+    pub(super) fn set_failed(&mut self, index: usize) {
+        self.pins[index].n_failures += 1;
+        self.pins[index].state = State::Cold;
+    }
+
+    /// Gives all warm pins up; the caller unpins them.
+    pub(super) fn give_up(&mut self) -> Vec<Pinned> {
+        let warm = self.pins.iter_mut().filter(|entry| matches!(entry.state, State::Warm(_)));
+        let given = warm.map(|entry| match std::mem::replace(&mut entry.state, State::Cold) {
+            State::Warm(pinned) => pinned,
+            State::Cold | State::Warming { .. } => unreachable!("only warm pins were taken"),
+        });
+        given.collect()
+    }
+
+    /// Counts a request whose prompt begins with a pin it did not have to compute.
+    pub(super) fn count_hit(&mut self, tokens: &[Token], n_cached: usize) {
+        for entry in &mut self.pins {
+            let pin = &entry.pin.prompt.tokens;
+            if pin.len() <= n_cached && tokens.starts_with(pin) {
+                entry.n_hits += 1;
+                entry.n_reused += pin.len() as u64;
+            }
+        }
+    }
+
+    pub(super) fn statuses(&self) -> Vec<PinStatus> {
+        let status = |entry: &Entry| {
+            let n_tokens = entry.pin.prompt.tokens.len();
+            let (n_done, is_warm) = match entry.state {
+                State::Cold => (0, false),
+                State::Warming { n_done } => (n_done, false),
+                State::Warm(_) => (n_tokens, true),
+            };
+            PinStatus {
+                name: entry.pin.name.clone(),
+                n_tokens,
+                n_done,
+                is_warm,
+                n_hits: entry.n_hits,
+                n_reused: entry.n_reused,
+            }
+        };
+        self.pins.iter().map(status).collect()
+    }
+}

@@ -1,0 +1,253 @@
+//! One request's (or one pin's) life inside the scheduler: its tokens, where it stands, what it still owes its client.
+//!
+//! A *sequence* waits, runs (prefill, then decode) and ends; a *parked* one ran, gave its cells up and runs again first.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use super::Submission;
+use super::batch::{Candidate, Priority, chunk_end};
+use super::emission::Emission;
+use crate::kv::Standing;
+use crate::request::{CacheUse, Done, Event, Finish, Owner, Sampling, Timings, Token};
+use crate::telemetry::{Label, RequestRecord};
+
+/// Cells promised at admission for the answer; an answer that is longer asks for more, `GROWTH` at a time.
+/// 256 tokens hold most spoken answers; clients send `max_tokens: 3000` as a habit, and reserving that would refuse others.
+pub(super) const FIRST_RESERVATION: usize = 256;
+pub(super) const GROWTH: usize = 64;
+
+/// Events that one step may send for one sequence: text, text that was held back, the end.
+const EVENTS_PER_STEP: usize = 3;
+
+pub(super) struct Sequence<S> {
+    /// Unique for the daemon's life; followers name their leader by it.
+    pub(super) key: u64,
+    pub(super) owner: Owner,
+    /// Prompt and generated tokens. The first `n_past` are computed.
+    pub(super) tokens: Vec<Token>,
+    pub(super) n_prompt: usize,
+    pub(super) cuts: Vec<usize>,
+    pub(super) work: Work<S>,
+    /// The running sequence that computes this one's next tokens, and up to where they agree.
+    pub(super) follows: Option<Follows>,
+    pub(super) served: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Follows {
+    pub(super) leader: u64,
+    pub(super) n_common: usize,
+}
+
+/// What the tokens are computed for.
+pub(super) enum Work<S> {
+    Answer(Box<Answer<S>>),
+    /// The index of the pin to warm.
+    Warm(usize),
+}
+
+/// A client's answer in the making.
+pub(super) struct Answer<S> {
+    pub(super) sampling: Sampling,
+    pub(super) sampler: Option<S>,
+    pub(super) emission: Emission,
+    pub(super) max_tokens: usize,
+    pub(super) n_generated: usize,
+    pub(super) label: Label,
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) cache: Option<CacheUse>,
+    times: Times,
+}
+
+struct Times {
+    received: Instant,
+    submitted: Instant,
+    admitted: Option<Instant>,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+}
+
+impl<S> Sequence<S> {
+    pub(super) fn answer(key: u64, submission: Submission, now: Instant) -> Sequence<S> {
+        let answer = Answer {
+            sampling: submission.sampling,
+            sampler: None,
+            emission: Emission::new(submission.stop),
+            max_tokens: submission.max_tokens.unwrap_or(usize::MAX),
+            n_generated: 0,
+            label: submission.label,
+            events: submission.events,
+            cache: None,
+            times: Times {
+                received: submission.received,
+                submitted: now,
+                admitted: None,
+                first_token: None,
+                last_token: None,
+            },
+        };
+        Sequence {
+            key,
+            owner: submission.owner,
+            n_prompt: submission.prompt.tokens.len(),
+            tokens: submission.prompt.tokens,
+            cuts: submission.prompt.cuts,
+            work: Work::Answer(Box::new(answer)),
+            follows: None,
+            served: 0,
+        }
+    }
+
+    pub(super) fn warming(key: u64, pin: usize, tokens: Vec<Token>, cuts: Vec<usize>) -> Sequence<S> {
+        Sequence {
+            key,
+            owner: Owner::Public,
+            n_prompt: tokens.len(),
+            tokens,
+            cuts,
+            work: Work::Warm(pin),
+            follows: None,
+            served: 0,
+        }
+    }
+
+    pub(super) fn is_warming(&self) -> bool {
+        matches!(self.work, Work::Warm(_))
+    }
+
+    /// Tokens that may come from the cache: all, but one that has to be computed where logits are wanted.
+    pub(super) fn reusable(&self) -> &[Token] {
+        match self.work {
+            Work::Answer(_) => &self.tokens[..self.tokens.len() - 1],
+            Work::Warm(_) => &self.tokens,
+        }
+    }
+
+    /// Cells for the answer to promise beside those of the tokens themselves.
+    pub(super) fn first_reservation(&self) -> usize {
+        match &self.work {
+            Work::Answer(answer) => (answer.max_tokens - answer.n_generated).min(FIRST_RESERVATION),
+            Work::Warm(_) => 0,
+        }
+    }
+
+    /// Whether it sampled before and has just its newest token to compute.
+    pub(super) fn is_decoding(&self, n_past: usize) -> bool {
+        self.tokens.len() > self.n_prompt && n_past + 1 == self.tokens.len()
+    }
+
+    pub(super) fn priority(&self) -> Priority {
+        if self.is_warming() { Priority::Background } else { Priority::Interactive }
+    }
+
+    /// Its part in filling the next step; `None` while it follows another or its client reads too slowly.
+    pub(super) fn candidate(&self, index: usize, n_past: usize, priority: Priority) -> Option<Candidate> {
+        let can_send = match &self.work {
+            Work::Answer(answer) => answer.events.capacity() >= EVENTS_PER_STEP,
+            Work::Warm(_) => true,
+        };
+        (self.follows.is_none() && can_send && n_past < self.tokens.len()).then(|| Candidate {
+            index,
+            priority,
+            n_past,
+            n_tokens: self.tokens.len(),
+            chunk_end: chunk_end(&self.cuts, self.tokens.len(), n_past),
+            is_decoding: self.is_decoding(n_past),
+            served: self.served,
+        })
+    }
+
+    /// Whether nobody wants the answer any more.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(&self.work, Work::Answer(answer) if answer.events.is_closed())
+    }
+}
+
+impl<S> Answer<S> {
+    /// Tells the client what the cache did, once.
+    pub(super) fn admit(&mut self, cache: CacheUse, now: Instant) {
+        if self.cache.is_none() {
+            self.cache = Some(cache);
+            self.send(Event::Admitted(cache));
+        }
+        self.times.admitted.get_or_insert(now);
+    }
+
+    pub(super) fn mark_token(&mut self, now: Instant) {
+        self.times.first_token.get_or_insert(now);
+        self.times.last_token = Some(now);
+    }
+
+    pub(super) fn send_text(&mut self, text: String) {
+        if !text.is_empty() {
+            self.send(Event::Text(text));
+        }
+    }
+
+    /// Ends the answer towards its client and gives what telemetry should know.
+    pub(super) fn end(mut self, finish: Finish, error: Option<String>, n_prompt: usize, now: Instant) -> RequestRecord {
+        if matches!(finish, Finish::Length) {
+            let rest = self.emission.finish();
+            self.send_text(rest);
+        }
+        let timings = self.times.timings(now);
+        let cache = self.cache.unwrap_or(CacheUse {
+            n_prompt,
+            n_cached: 0,
+            n_restored: 0,
+            cause: crate::request::MissCause::Cold,
+        });
+        match error {
+            Some(error) => self.send(Event::Failed(error)),
+            None => self.send(Event::Done(Done { finish, cache, n_generated: self.n_generated, timings })),
+        }
+        RequestRecord {
+            label: self.label,
+            n_prompt,
+            n_reused_cells: cache.n_cached,
+            n_generated: self.n_generated,
+            queue: timings.queue,
+            ttft: timings.ttft,
+            prefill: timings.prefill,
+            decode: timings.decode,
+            finish: finish.name(),
+            cause: cache.cause.name(),
+            miss_at: cache.n_cached,
+        }
+    }
+
+    /// A closed channel means that the client is gone; a full one cannot be, `candidate` saw to that.
+    fn send(&mut self, event: Event) {
+        let _ = self.events.try_send(event);
+    }
+}
+
+impl Times {
+    fn timings(&self, now: Instant) -> Timings {
+        let admitted = self.admitted.unwrap_or(now);
+        let prefilled = self.first_token.unwrap_or(now);
+        Timings {
+            queue: admitted.saturating_duration_since(self.submitted),
+            ttft: self.first_token.map(|first| first.saturating_duration_since(self.received)),
+            prefill: prefilled.saturating_duration_since(admitted),
+            decode: match (self.first_token, self.last_token) {
+                (Some(first), Some(last)) => last.saturating_duration_since(first),
+                _ => Duration::ZERO,
+            },
+        }
+    }
+}
+
+/// A sequence with its place in the cache.
+pub(super) struct Running<S> {
+    pub(super) sequence: Sequence<S>,
+    pub(super) standing: Standing,
+}
+
+impl<S> Running<S> {
+    pub(super) fn n_past(&self) -> usize {
+        self.standing.n_past()
+    }
+}

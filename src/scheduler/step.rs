@@ -1,0 +1,668 @@
+//! The loop: receive, drop who is gone, admit, compute one step, give out what it brought.
+//!
+//! Everything the scheduler owns is a plain field here; the clock is read here and nowhere below.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tracing::{debug, error, info, warn};
+
+use super::batch::{self, Part, Priority};
+use super::emission::Emitted;
+use super::pins::Pins;
+use super::sequence::{Follows, GROWTH, Running, Sequence, Work};
+use super::{Command, Recorder, Status};
+use crate::engine::{Batch, BatchToken, DecodeError, Engine, Vocab};
+use crate::kv::{Cache, EvictionCause, Standing};
+use crate::request::{CacheUse, Finish, MissCause, Token};
+use crate::telemetry::{CellsRecord, EvictionRecord, Record};
+
+/// A request follows another that is computing its next tokens if that saves at least this many. Fewer than a third of a
+/// small chunk are computed sooner than waited for.
+const FOLLOW_MIN: usize = 32;
+
+/// How long the loop waits when sequences run but none can go on, because their clients do not read.
+const STALLED_WAIT: Duration = Duration::from_millis(20);
+
+/// Samples of the cells are taken at most this often while requests run.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+
+/// See the module's head. `E::Sampler` lives in each answer.
+pub(super) struct Scheduler<E: Engine> {
+    pub(super) engine: E,
+    pub(super) vocab: Arc<dyn Vocab>,
+    pub(super) cache: Cache,
+    /// In the order of admission: the last one is the newest.
+    pub(super) running: Vec<Running<E::Sampler>>,
+    /// Gave their cells up; admitted before the waiting ones.
+    pub(super) parked: VecDeque<Sequence<E::Sampler>>,
+    pub(super) waiting: VecDeque<Sequence<E::Sampler>>,
+    pub(super) pins: Pins,
+    /// Answers in progress at once.
+    pub(super) parallel: usize,
+    pub(super) n_waiting: Arc<AtomicUsize>,
+    pub(super) status: watch::Sender<Status>,
+    pub(super) record: Recorder,
+    pub(super) speed: Speed,
+    pub(super) next_key: u64,
+    pub(super) n_steps: u64,
+    pub(super) sampled: Option<Instant>,
+    /// The next cold pin did not fit last time: trying again at once would spin.
+    pub(super) is_warming_blocked: bool,
+}
+
+/// Prefill speed, smoothed over steps.
+#[derive(Debug, Default)]
+pub(super) struct Speed {
+    tokens_per_second: f64,
+}
+
+impl Speed {
+    /// A quarter of each new measurement: some ten steps forget the past.
+    const WEIGHT: f64 = 0.25;
+
+    fn measure(&mut self, n_tokens: usize, time: Duration) {
+        let now = n_tokens as f64 / time.as_secs_f64().max(1e-6);
+        self.tokens_per_second = if self.tokens_per_second == 0.0 {
+            now
+        } else {
+            self.tokens_per_second.mul_add(1.0 - Self::WEIGHT, now * Self::WEIGHT)
+        };
+    }
+}
+
+impl<E: Engine> Scheduler<E> {
+    /// Runs until the inbox closes or says stop.
+    pub(super) fn run(mut self, inbox: Receiver<Command>) {
+        while self.receive(&inbox) {
+            self.drop_gone();
+            self.follow_leaders();
+            self.admit();
+            self.grow();
+            // Before the step, which may take long, and after it, which may be the last for a while.
+            self.publish_status();
+            self.step();
+            self.publish_status();
+        }
+        self.end_all();
+    }
+
+    /// Takes all commands; waits for one only when there is nothing to compute. `false`: stop.
+    fn receive(&mut self, inbox: &Receiver<Command>) -> bool {
+        let is_idle = self.running.is_empty() && self.parked.is_empty() && self.waiting.is_empty();
+        let is_stalled = if is_idle { self.is_warming_blocked } else { self.candidates().is_empty() };
+        let first = if is_idle && !self.pins.is_any_cold() {
+            inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else if is_stalled {
+            inbox.recv_timeout(STALLED_WAIT)
+        } else {
+            Err(RecvTimeoutError::Timeout)
+        };
+        match first {
+            Ok(command) => {
+                if !self.take(command) {
+                    return false;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        loop {
+            match inbox.try_recv() {
+                Ok(command) => {
+                    if !self.take(command) {
+                        return false;
+                    }
+                }
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn take(&mut self, command: Command) -> bool {
+        match command {
+            Command::Submit(submission) => {
+                let sequence = Sequence::answer(self.take_key(), *submission, Instant::now());
+                self.waiting.push_back(sequence);
+                true
+            }
+            Command::Stop => false,
+        }
+    }
+
+    fn take_key(&mut self) -> u64 {
+        self.next_key += 1;
+        self.next_key
+    }
+
+    /// Ends every sequence whose client went away. What was computed stays in the cache.
+    fn drop_gone(&mut self) {
+        for index in (0..self.running.len()).rev() {
+            if self.running[index].sequence.is_gone() {
+                self.finish(index, Finish::Cancelled, None);
+            }
+        }
+        let is_gone = |sequence: &Sequence<E::Sampler>| sequence.is_gone();
+        let n_before = self.waiting.len();
+        let (gone, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(is_gone);
+        self.waiting = waiting;
+        self.n_waiting.fetch_sub(n_before - self.waiting.len(), Ordering::Relaxed);
+        let (parked_gone, parked) = std::mem::take(&mut self.parked).into_iter().partition(is_gone);
+        self.parked = parked;
+        let gone: VecDeque<_> = gone;
+        let parked_gone: VecDeque<_> = parked_gone;
+        for sequence in gone.into_iter().chain(parked_gone) {
+            self.end(sequence, Finish::Cancelled, None);
+        }
+    }
+
+    /// Followers take what their leaders computed; one whose leader is done with the common part or gone goes on by itself.
+    fn follow_leaders(&mut self) {
+        for index in 0..self.running.len() {
+            let Some(follows) = self.running[index].sequence.follows else { continue };
+            let leader = self.running.iter().find(|other| other.sequence.key == follows.leader);
+            let n_led = leader.map(|leader| leader.n_past().min(follows.n_common));
+            let follower = &mut self.running[index];
+            let n = n_led.unwrap_or(follows.n_common);
+            let tokens = &follower.sequence.tokens[..n];
+            if let Err(error) = self.cache.advance(&mut self.engine, &mut follower.standing, tokens) {
+                self.finish(index, Finish::Error, Some(error.to_string()));
+                return;
+            }
+            let n_past = follower.n_past();
+            if n_past < follows.n_common && n_led.is_some() {
+                continue;
+            }
+            follower.sequence.follows = None;
+            let n_left = follows.n_common - n_past;
+            // The leader is gone: what it had been promised for the common part goes to us, or to the next leader.
+            if n_left > 0 {
+                let follows = self.find_leader(&self.running[index].sequence, n_past, index);
+                let follower = &mut self.running[index];
+                follower.sequence.follows = follows;
+                let n_led = follows.map_or(0, |follows| follows.n_common - n_past);
+                let n_more = n_left.saturating_sub(n_led);
+                if self.cache.reserve(&mut follower.standing, n_more) < n_more {
+                    self.park(index);
+                    return;
+                }
+                if follows.is_some() {
+                    continue;
+                }
+            }
+            let cause = self.miss_cause(&self.running[index].sequence);
+            self.tell_admitted(index, cause);
+        }
+    }
+
+    /// Admits parked sequences, then waiting ones, in order, while they fit; then a pin to warm.
+    fn admit(&mut self) {
+        while self.n_answering() < self.parallel {
+            let (sequence, was_parked) = match self.parked.pop_front() {
+                Some(sequence) => (sequence, true),
+                None => match self.waiting.pop_front() {
+                    Some(sequence) => (sequence, false),
+                    None => break,
+                },
+            };
+            match self.try_admit(sequence) {
+                None if was_parked => {}
+                None => {
+                    self.n_waiting.fetch_sub(1, Ordering::Relaxed);
+                }
+                Some(sequence) => {
+                    let queue = if was_parked { &mut self.parked } else { &mut self.waiting };
+                    queue.push_front(sequence);
+                    break;
+                }
+            }
+        }
+        if self.waiting.is_empty() && self.parked.is_empty() {
+            self.start_warming();
+        }
+    }
+
+    /// Makes a sequence run; gives it back if it does not fit now. One that cannot ever fit is ended.
+    fn try_admit(&mut self, mut sequence: Sequence<E::Sampler>) -> Option<Sequence<E::Sampler>> {
+        if let Err(error) = self.make_sampler(&mut sequence) {
+            self.end(sequence, Finish::Error, Some(error));
+            return None;
+        }
+        loop {
+            let n_hit = self.cache.find(sequence.owner, sequence.reusable());
+            let follows = self.find_leader(&sequence, n_hit, self.running.len());
+            let cause = self.miss_cause(&sequence);
+            match self.stand(&sequence, follows) {
+                Err(error) => {
+                    self.end(sequence, Finish::Error, Some(error));
+                    return None;
+                }
+                Ok(Some(standing)) => {
+                    self.start(sequence, standing, follows, cause);
+                    return None;
+                }
+                // Room is made by whoever matters least: a pin that is just warming, then, when nobody else runs, warm pins.
+                Ok(None) => match self.running.iter().position(|running| running.sequence.is_warming()) {
+                    Some(index) => self.park(index),
+                    None if !self.running.is_empty() => return Some(sequence),
+                    None if self.give_up_pins() => {}
+                    None => {
+                        let (n_tokens, n_cells) = (sequence.tokens.len(), self.cache.cells().total);
+                        let error = format!("prompt has {n_tokens} tokens, context holds {n_cells}");
+                        self.end(sequence, Finish::Error, Some(error));
+                        return None;
+                    }
+                },
+            }
+        }
+    }
+
+    fn make_sampler(&self, sequence: &mut Sequence<E::Sampler>) -> Result<(), String> {
+        if let Work::Answer(answer) = &mut sequence.work
+            && answer.sampler.is_none()
+        {
+            let sampler = self.engine.sampler(&answer.sampling, &sequence.tokens);
+            answer.sampler = Some(sampler.map_err(|error| error.to_string())?);
+        }
+        Ok(())
+    }
+
+    /// A place in the cache with the sequence's tokens and its first reservation promised.
+    fn stand(&mut self, sequence: &Sequence<E::Sampler>, follows: Option<Follows>) -> Result<Option<Standing>, String> {
+        let n_cells = self.cache.cells().total;
+        let n_led = follows.map_or(0, |follows| follows.n_common);
+        let n_tokens = sequence.tokens.len();
+        let n_first = sequence.first_reservation();
+        // An answer may end at the end of the context, so no more than that is ever promised.
+        let n_needed = |n_hit: usize| (n_tokens + n_first).min(n_cells).saturating_sub(n_hit.max(n_led));
+        self.cache
+            .stand(&mut self.engine, sequence.owner, sequence.reusable(), n_needed)
+            .map_err(|error| error.to_string())
+    }
+
+    fn start(
+        &mut self,
+        mut sequence: Sequence<E::Sampler>,
+        standing: Standing,
+        follows: Option<Follows>,
+        cause: MissCause,
+    ) {
+        sequence.follows = follows;
+        debug!(
+            key = sequence.key,
+            n_tokens = sequence.tokens.len(),
+            n_cached = standing.n_past(),
+            ?follows,
+            "admitted"
+        );
+        self.running.push(Running { sequence, standing });
+        if follows.is_none() {
+            self.tell_admitted(self.running.len() - 1, cause);
+        }
+    }
+
+    fn miss_cause(&self, sequence: &Sequence<E::Sampler>) -> MissCause {
+        let last_cut = sequence.cuts.last().copied().unwrap_or(0);
+        self.cache.miss_cause(sequence.owner, &sequence.tokens, last_cut)
+    }
+
+    /// Tells the client what it did not have to wait for; a follower hears it when its leader is done.
+    fn tell_admitted(&mut self, index: usize, cause: MissCause) {
+        let Running { sequence, standing } = &mut self.running[index];
+        let n_cached = standing.n_past();
+        let n_prompt = sequence.n_prompt;
+        if let Work::Answer(answer) = &mut sequence.work {
+            answer.admit(CacheUse { n_prompt, n_cached, n_restored: 0, cause }, Instant::now());
+            self.pins.count_hit(&sequence.tokens, n_cached);
+        }
+    }
+
+    /// The running sequence before `end` in order that will compute most of what `sequence` needs next.
+    fn find_leader(&self, sequence: &Sequence<E::Sampler>, n_hit: usize, end: usize) -> Option<Follows> {
+        if !self.cache.is_shared() {
+            return None;
+        }
+        let reusable = sequence.reusable();
+        let leaders = self.running[..end].iter().filter(|leader| {
+            sequence.owner.may_see(leader.sequence.owner)
+                && leader.sequence.tokens.len() == leader.sequence.n_prompt
+                && leader.n_past() <= n_hit
+        });
+        let follows = leaders.map(|leader| {
+            let tokens = leader.sequence.tokens.iter().zip(reusable);
+            Follows { leader: leader.sequence.key, n_common: tokens.take_while(|(a, b)| a == b).count() }
+        });
+        follows.max_by_key(|follows| follows.n_common).filter(|follows| follows.n_common >= n_hit + FOLLOW_MIN)
+    }
+
+    fn n_answering(&self) -> usize {
+        self.running.iter().filter(|running| !running.sequence.is_warming()).count()
+    }
+
+    /// Starts to warm the next cold pin, if it fits without taking anything from running sequences.
+    fn start_warming(&mut self) {
+        self.is_warming_blocked = false;
+        let Some((index, pin)) = self.pins.start_next() else { return };
+        let (tokens, cuts) = (pin.prompt.tokens.clone(), pin.prompt.cuts.clone());
+        self.next_key += 1;
+        let sequence = Sequence::warming(self.next_key, index, tokens, cuts);
+        match self.stand(&sequence, None) {
+            Ok(Some(standing)) => self.start(sequence, standing, None, MissCause::Cold),
+            Ok(None) => {
+                self.is_warming_blocked = true;
+                self.pins.set_cold(index);
+            }
+            Err(error) => {
+                error!(error, "warming a pin");
+                self.pins.set_failed(index);
+            }
+        }
+    }
+
+    /// Promises more cells to those who used theirs up; parks the newest sequence if there are none.
+    fn grow(&mut self) {
+        let mut index = 0;
+        while index < self.running.len() {
+            let running = &mut self.running[index];
+            let n_past = running.n_past();
+            let is_short = running.sequence.is_decoding(n_past) && running.standing.n_reserved() == 0;
+            if !is_short {
+                index += 1;
+                continue;
+            }
+            let n_cells = self.cache.cells().total;
+            let n = GROWTH.min(n_cells - n_past);
+            if self.cache.reserve(&mut running.standing, n) > 0 {
+                index += 1;
+                continue;
+            }
+            // A pin that is just warming gives way first, then the newest answer; warm pins only when nobody else is left.
+            let warming = self.running.iter().position(|running| running.sequence.is_warming());
+            match warming.or_else(|| (self.running.len() > 1).then(|| self.running.len() - 1)) {
+                Some(newest) => {
+                    self.park(newest);
+                    if newest < index {
+                        index -= 1;
+                    }
+                }
+                None if self.give_up_pins() => {}
+                None => self.finish(index, Finish::Length, None),
+            }
+        }
+    }
+
+    /// Gives all warm pins up, so that their cells can be evicted. They are warmed again when nothing else is to do.
+    fn give_up_pins(&mut self) -> bool {
+        let given = self.pins.give_up();
+        if given.is_empty() {
+            return false;
+        }
+        warn!(n_pins = given.len(), "pins gave up their cells for a request that would not fit otherwise");
+        for pinned in given {
+            self.cache.unpin(pinned);
+        }
+        true
+    }
+
+    /// Takes a running sequence off its cells; it goes on later from what is still held then.
+    fn park(&mut self, index: usize) {
+        let Running { mut sequence, standing } = self.running.remove(index);
+        sequence.follows = None;
+        let n_past = standing.n_past();
+        debug!(key = sequence.key, n_past, "parked");
+        self.cache.leave(&mut self.engine, standing, &sequence.tokens[..n_past]);
+        match sequence.work {
+            Work::Warm(pin) => self.pins.set_cold(pin),
+            Work::Answer(_) => self.parked.push_back(sequence),
+        }
+    }
+
+    /// All that could be computed now. A follower lends its leader its priority.
+    fn candidates(&self) -> Vec<batch::Candidate> {
+        let candidate = |(index, running): (usize, &Running<E::Sampler>)| {
+            let key = running.sequence.key;
+            let is_followed_by =
+                |other: &&Running<E::Sampler>| other.sequence.follows.is_some_and(|follows| follows.leader == key);
+            let lent = self.running.iter().filter(is_followed_by).map(|other| other.sequence.priority()).max();
+            let priority = running.sequence.priority().max(lent.unwrap_or(Priority::Background));
+            running.sequence.candidate(index, running.n_past(), priority)
+        };
+        self.running.iter().enumerate().filter_map(candidate).collect()
+    }
+
+    /// Computes one batch and gives out what it brought.
+    fn step(&mut self) {
+        let parts = batch::fill(&self.candidates(), self.cache.is_shared());
+        if parts.is_empty() {
+            return;
+        }
+        self.n_steps += 1;
+        let batch = self.occupy(&parts);
+        let begun = Instant::now();
+        match self.engine.decode(&batch) {
+            Ok(()) => {
+                let n_prefill: usize = parts.iter().filter(|part| part.n > 1).map(|part| part.n).sum();
+                if n_prefill == batch.tokens.len() {
+                    self.speed.measure(n_prefill, begun.elapsed());
+                }
+                self.absorb(&parts);
+            }
+            Err(DecodeError::NoFreeCells { n_tokens }) => self.make_room(&parts, n_tokens),
+            Err(DecodeError::Failed(reason)) => self.fail(&parts, &reason),
+        }
+        self.record_cells();
+    }
+
+    /// Turns the parts into a batch; their cells are taken from now on.
+    fn occupy(&mut self, parts: &[Part]) -> Batch {
+        let mut batch = Batch::default();
+        for part in parts {
+            let Running { sequence, standing } = &mut self.running[part.index];
+            let n_past = standing.n_past();
+            self.cache.occupy(&mut self.engine, standing, part.n);
+            let is_answer = !sequence.is_warming();
+            batch.tokens.extend((n_past..n_past + part.n).map(|pos| BatchToken {
+                token: sequence.tokens[pos],
+                pos,
+                seq: standing.seq,
+                wants_logits: is_answer && pos + 1 == sequence.tokens.len(),
+            }));
+            sequence.served = self.n_steps;
+        }
+        batch
+    }
+
+    /// After a successful step: new prefixes become findable, tokens are sampled, answers end.
+    fn absorb(&mut self, parts: &[Part]) {
+        let mut row = 0;
+        let mut ends: Vec<(usize, Finish, Option<String>)> = Vec::new();
+        for part in parts {
+            row += part.n;
+            let Running { sequence, standing } = &mut self.running[part.index];
+            let n_past = standing.n_past();
+            let was_prefill = n_past <= sequence.n_prompt;
+            if was_prefill
+                && let Err(error) = self.cache.publish(&mut self.engine, standing, &sequence.tokens[..n_past])
+            {
+                ends.push((part.index, Finish::Error, Some(error.to_string())));
+                continue;
+            }
+            match &sequence.work {
+                Work::Warm(pin) => {
+                    self.pins.set_progress(*pin, n_past);
+                    if n_past == sequence.tokens.len() {
+                        ends.push((part.index, Finish::Stop, None));
+                    }
+                }
+                Work::Answer(_) if n_past == sequence.tokens.len() => match self.sample(part.index, row - 1) {
+                    Ok(None) => {}
+                    Ok(Some(finish)) => ends.push((part.index, finish, None)),
+                    Err(error) => ends.push((part.index, Finish::Error, Some(error))),
+                },
+                Work::Answer(_) => {}
+            }
+        }
+        // From the back, so that the places before stay true.
+        ends.sort_by_key(|(index, ..)| std::cmp::Reverse(*index));
+        for (index, finish, error) in ends {
+            self.finish(index, finish, error);
+        }
+    }
+
+    /// Draws the next token of the sequence at `index` after `row` and sends its text; `Some` if the answer ends.
+    fn sample(&mut self, index: usize, row: usize) -> Result<Option<Finish>, String> {
+        let Running { sequence, .. } = &mut self.running[index];
+        let Work::Answer(answer) = &mut sequence.work else { return Ok(None) };
+        let sampler = answer.sampler.as_mut().expect("a running answer has a sampler");
+        let token = self.engine.sample(row, sampler).map_err(|error| error.to_string())?;
+        answer.mark_token(Instant::now());
+        if self.vocab.is_end(token) {
+            let rest = answer.emission.finish();
+            answer.send_text(rest);
+            return Ok(Some(Finish::Stop));
+        }
+        answer.n_generated += 1;
+        sequence.tokens.push(token);
+        let mut piece = Vec::new();
+        self.vocab.piece(token, &mut piece);
+        match answer.emission.push(&piece) {
+            Emitted::Stopped(last) => {
+                answer.send_text(last);
+                return Ok(Some(Finish::Stop));
+            }
+            Emitted::Text(text) => answer.send_text(text),
+        }
+        let is_full = sequence.tokens.len() > self.cache.cells().total;
+        Ok((answer.n_generated >= answer.max_tokens || is_full).then_some(Finish::Length))
+    }
+
+    /// The engine found no cells where the count says there are some: evict one leaf more and let the next step try again.
+    fn make_room(&mut self, parts: &[Part], n_tokens: usize) {
+        warn!(n_tokens, cells = ?self.cache.cells(), "no free cells");
+        for part in parts {
+            let Running { standing, .. } = &mut self.running[part.index];
+            if let Err(error) = self.cache.vacate(&mut self.engine, standing, part.n) {
+                error!(%error, "vacate");
+            }
+        }
+        if self.cache.evict(&mut self.engine, EvictionCause::Cells) {
+            return;
+        }
+        match self.running.len() {
+            0 | 1 => self.fail_all(&[0], "no free cells for this request"),
+            n => self.park(n - 1),
+        }
+    }
+
+    /// A failed step ends the sequences in it, and nobody else.
+    fn fail(&mut self, parts: &[Part], reason: &str) {
+        error!(reason, n_sequences = parts.len(), "a step failed");
+        for part in parts {
+            let Running { standing, .. } = &mut self.running[part.index];
+            if let Err(error) = self.cache.vacate(&mut self.engine, standing, part.n) {
+                error!(%error, "vacate");
+            }
+        }
+        let indices: Vec<usize> = parts.iter().map(|part| part.index).collect();
+        self.fail_all(&indices, reason);
+    }
+
+    fn fail_all(&mut self, indices: &[usize], reason: &str) {
+        let mut indices = indices.to_vec();
+        indices.sort_unstable();
+        for index in indices.into_iter().rev() {
+            self.finish(index, Finish::Error, Some(format!("the model could not go on: {reason}")));
+        }
+    }
+
+    /// Ends the running sequence at `index`; what it computed stays findable unless it failed.
+    fn finish(&mut self, index: usize, finish: Finish, error: Option<String>) {
+        let Running { sequence, standing } = self.running.remove(index);
+        let n_past = standing.n_past();
+        let computed: &[Token] = &sequence.tokens[..n_past];
+        match (&sequence.work, finish) {
+            (Work::Warm(pin), Finish::Stop) => {
+                let pinned = self.cache.leave_pinned(&mut self.engine, standing, computed);
+                let name = self.pins.set_warm(*pin, pinned);
+                info!(pin = name, n_tokens = n_past, tokens_per_second = self.speed.tokens_per_second as u64, "warm");
+            }
+            (Work::Warm(pin), _) => {
+                self.pins.set_failed(*pin);
+                self.cache.abandon(&mut self.engine, standing, computed);
+            }
+            (Work::Answer(_), Finish::Error) => self.cache.abandon(&mut self.engine, standing, computed),
+            (Work::Answer(_), _) => self.cache.leave(&mut self.engine, standing, computed),
+        }
+        self.end(sequence, finish, error);
+    }
+
+    /// Tells client and telemetry that a sequence without cells is over.
+    fn end(&mut self, sequence: Sequence<E::Sampler>, finish: Finish, error: Option<String>) {
+        if let Work::Answer(answer) = sequence.work {
+            debug!(key = sequence.key, finish = finish.name(), n_generated = answer.n_generated, "ended");
+            (self.record)(Record::Request(answer.end(finish, error, sequence.n_prompt, Instant::now())));
+        }
+    }
+
+    /// The daemon stops: every open answer ends with an error.
+    fn end_all(&mut self) {
+        while !self.running.is_empty() {
+            self.finish(self.running.len() - 1, Finish::Error, Some("hob is stopping".to_owned()));
+        }
+        let queued: Vec<_> = self.parked.drain(..).chain(self.waiting.drain(..)).collect();
+        for sequence in queued {
+            self.end(sequence, Finish::Error, Some("hob is stopping".to_owned()));
+        }
+        self.publish_status();
+    }
+
+    fn record_cells(&mut self) {
+        for (n_cells, cause) in self.cache.take_evictions() {
+            (self.record)(Record::Eviction(EvictionRecord { n_cells, cause: cause.name() }));
+        }
+        let now = Instant::now();
+        if self.sampled.is_some_and(|last| now.saturating_duration_since(last) < SAMPLE_EVERY) {
+            return;
+        }
+        self.sampled = Some(now);
+        let cells = self.cache.cells();
+        (self.record)(Record::Cells(CellsRecord {
+            free: cells.free,
+            evictable: cells.evictable,
+            pinned: cells.pinned,
+            held: cells.held,
+            reserved: cells.reserved,
+            n_running: self.n_answering(),
+            n_waiting: self.waiting.len() + self.parked.len(),
+        }));
+    }
+
+    /// Shows the state to whoever watches.
+    pub(super) fn publish_status(&self) {
+        let n_left = |sequence: &Sequence<E::Sampler>, n_past: usize| sequence.tokens.len() - n_past;
+        let running = self.running.iter().map(|running| n_left(&running.sequence, running.n_past()));
+        let queued = self.waiting.iter().chain(&self.parked).map(|sequence| n_left(sequence, 0));
+        let (n_ids_free, n_ids_running, n_ids) = self.cache.ids();
+        let status = Status {
+            pins: self.pins.statuses(),
+            cells: self.cache.cells(),
+            n_ids_free,
+            n_ids_running,
+            n_ids,
+            n_running: self.n_answering(),
+            n_waiting: self.waiting.len() + self.parked.len(),
+            n_tokens_ahead: running.chain(queued).sum(),
+            prefill_tokens_per_second: self.speed.tokens_per_second as u64,
+        };
+        self.status.send_if_modified(|old| {
+            let is_new = *old != status;
+            *old = status;
+            is_new
+        });
+    }
+}
