@@ -135,10 +135,7 @@ impl Controls {
         suspect(content)
             || [reasoning, name, tool_call_id].into_iter().flatten().any(suspect)
             || tool_calls.iter().any(|ToolCall { id, name, arguments }| {
-                suspect(name)
-                    || suspect(arguments)
-                    || arguments.contains('\\')
-                    || id.as_ref().is_some_and(suspect)
+                suspect(name) || suspect(arguments) || arguments.contains('\\') || id.as_ref().is_some_and(suspect)
             })
     }
 

@@ -20,8 +20,18 @@ pub(super) struct Bytes {
 impl Bytes {
     pub(super) fn new() -> Bytes {
         let spellings = [
-            "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "<|end", "<|end|>", "[INST]",
-            "[/INST]", "<tool>", "<|pad|>",
+            "<s>",
+            "</s>",
+            "<|im_start|>",
+            "<|im_end|>",
+            "<start_of_turn>",
+            "<end_of_turn>",
+            "<|end",
+            "<|end|>",
+            "[INST]",
+            "[/INST]",
+            "<tool>",
+            "<|pad|>",
         ];
         let controls = spellings.iter().enumerate().map(|(id, text)| (Token(id as i32), text.to_string())).collect();
         Bytes { controls, has_bos: false, strips: false }
@@ -159,11 +169,8 @@ impl PreparedTemplate for Template {
                 }
             }
         }
-        let tools = if self.tools.is_empty() {
-            String::new()
-        } else {
-            format!("<tools>\n{}\n</tools>", self.tools.join("\n"))
-        };
+        let tools =
+            if self.tools.is_empty() { String::new() } else { format!("<tools>\n{}\n</tools>", self.tools.join("\n")) };
         let (open, close, assistant) = match self.style {
             Style::Shared => ("<start_of_turn>", "<end_of_turn>\n", "model"),
             _ => ("<|im_start|>", "<|im_end|>\n", "assistant"),
@@ -201,7 +208,7 @@ impl PreparedTemplate for Template {
             text.push_str(close);
         }
         if open_answer {
-            write!(text, "{open}{assistant}\n").unwrap();
+            writeln!(text, "{open}{assistant}").unwrap();
         }
         Ok(text)
     }

@@ -5,6 +5,7 @@
 //! hold (some strip white space beside control tokens) are found out at the start and served without the memo.
 
 use std::borrow::Cow;
+use std::iter;
 use std::sync::Arc;
 
 use super::memo::Memo;
@@ -69,7 +70,7 @@ impl Tokeniser {
         let mut tokens = Vec::new();
         let mut parsed_from = 0;
         let mut start = 0;
-        let ends = self.controls.find(text).map(|(range, _)| range).chain([text.len()..text.len()]);
+        let ends = self.controls.find(text).map(|(range, _)| range).chain(iter::once(text.len()..text.len()));
         for range in ends {
             let stretch = &text[start..range.start];
             if let Cow::Owned(restored) = self.controls.restore(stretch) {
@@ -130,7 +131,16 @@ mod tests {
     fn rendered() -> impl Strategy<Value = String> {
         let part = prop_oneof![
             prop::sample::select(vec![
-                "<|im_start|>", "<|im_end|>", "<|end", "<|end|>", "<s>", "</s>", "<", "|>", "user\n", "\n",
+                "<|im_start|>",
+                "<|im_end|>",
+                "<|end",
+                "<|end|>",
+                "<s>",
+                "</s>",
+                "<",
+                "|>",
+                "user\n",
+                "\n",
             ])
             .prop_map(str::to_string),
             "\\PC{0,8}",
