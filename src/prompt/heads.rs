@@ -97,6 +97,7 @@ fn hash(message: &Message, hasher: &mut blake3::Hasher) {
         text(if option.is_some() { "some" } else { "none" });
         text(option.as_deref().unwrap_or_default());
     }
+    text(&tool_calls.len().to_string());
     for ToolCall { id, name, arguments } in tool_calls {
         text(id.as_deref().unwrap_or_default());
         text(name);
