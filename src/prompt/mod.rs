@@ -3,9 +3,71 @@
 //! plan (order of sections) → render (template) → tokens and cuts. One OS thread owns what it remembers: prepared
 //! templates, tokens of stretches, the profiles' heads. It computes nothing on the model and knows no HTTP.
 
+mod fallback;
+mod heads;
+mod landing;
+mod memo;
+mod order;
+mod planner;
+mod sentinel;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod tokens;
+mod toolset;
+
+use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::request::TokenPrompt;
+use tokio::sync::oneshot;
+
+pub use planner::Planner;
+
+use crate::engine::EngineError;
+use crate::request::{Request, TokenPrompt};
+
+/// The planner's door. Cheap to clone; the planner ends when the last one is gone.
+#[derive(Clone)]
+pub struct PlannerHandle {
+    inbox: mpsc::SyncSender<Command>,
+}
+
+/// What the planner's thread receives from.
+pub struct Inbox(mpsc::Receiver<Command>);
+
+enum Command {
+    Plan { request: Box<Request>, reply: oneshot::Sender<Result<Planned, PromptError>> },
+}
+
+impl PlannerHandle {
+    /// A door and the inbox behind it, for `Planner::run`. `n_waiting_max`: requests that may wait.
+    pub fn new(n_waiting_max: usize) -> (PlannerHandle, Inbox) {
+        let (sender, receiver) = mpsc::sync_channel(n_waiting_max);
+        (PlannerHandle { inbox: sender }, Inbox(receiver))
+    }
+
+    /// The prompt of `request`. Requests are planned in the order they come.
+    pub async fn plan(&self, request: Request) -> Result<Planned, PlanFailure> {
+        let (reply, planned) = oneshot::channel();
+        self.inbox.try_send(Command::Plan { request: Box::new(request), reply }).map_err(|error| match error {
+            mpsc::TrySendError::Full(_) => PlanFailure::Busy,
+            mpsc::TrySendError::Disconnected(_) => PlanFailure::Stopped,
+        })?;
+        planned.await.map_err(|_| PlanFailure::Stopped)?.map_err(PlanFailure::Prompt)
+    }
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanFailure {
+    #[error(transparent)]
+    Prompt(#[from] PromptError),
+    #[error("too many requests wait to be planned")]
+    Busy,
+    #[error("the planner has stopped")]
+    Stopped,
+}
 
 /// An assistant of the house, its files read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +122,15 @@ pub struct Planned {
     pub timings: PlanTimings,
 }
 
+/// What all requests to a profile begin with, as long as they bring no tools of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The profile's name.
+    pub name: String,
+    pub prompt: TokenPrompt,
+    pub sections: Vec<Section>,
+}
+
 /// CPU of the planner's parts for one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanTimings {
@@ -79,4 +150,13 @@ pub enum PromptError {
     ReservedElsewhere { place: String, code: u32 },
     #[error("the model's chat template refuses these messages: {reason}")]
     Template { reason: String },
+}
+
+/// What a template says when it cannot render. Whatever it is, the messages led to it.
+fn refused(error: EngineError) -> PromptError {
+    let reason = match error {
+        EngineError::Template(reason) => reason,
+        other => other.to_string(),
+    };
+    PromptError::Template { reason }
 }

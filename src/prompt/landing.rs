@@ -1,0 +1,121 @@
+//! Where things land in the text a chat template writes, found by rendering marks once per template.
+//!
+//! A *landing* is what the planner must know of a template to order sections: whether tools come before or after the
+//! system text, and whether a control token ends what stands before the first user's text. It orders nothing.
+
+use super::sentinel::Controls;
+use crate::engine::ChatTemplate;
+use crate::request::{Message, Role};
+
+/// Texts that no template and no trimming changes.
+const SYSTEM: &str = "hobmarksystem";
+const TOOL: &str = "hobmarktool";
+const USER: &str = "hobmarkuser";
+const ANSWER: &str = "hobmarkanswer";
+const QUESTION: &str = "hobmarkquestion";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Landing {
+    /// Tools stand before the system text, so that they stay when what ends the system text changes.
+    pub(super) tools_first: bool,
+    without_tools: Closed,
+    with_tools: Closed,
+}
+
+/// Whether a control token ends a part of the prompt, so that a cut can stand there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Closed {
+    /// Between the system text, with its tools, and the first user's text. Not so where they share a turn (Gemma).
+    system: bool,
+    /// Between a first exchange and the next user's text.
+    exchange: bool,
+}
+
+impl Landing {
+    pub(super) fn find(template: &dyn ChatTemplate, controls: &Controls) -> Landing {
+        let plain = render(template, &[]);
+        let without_tools = plain.as_deref().map_or(Closed::NOWHERE, |text| Closed::find(text, SYSTEM, controls));
+        if !template.takes_tools() {
+            // The fallback writes tools at the end of the system text.
+            return Landing { tools_first: false, without_tools, with_tools: without_tools };
+        }
+        let tool = format!(
+            r#"{{"type":"function","function":{{"name":"{TOOL}","description":"{TOOL}","parameters":{{"type":"object","properties":{{}}}}}}}}"#
+        );
+        let Some(text) = render(template, &[tool]) else {
+            return Landing { tools_first: false, without_tools, with_tools: Closed::NOWHERE };
+        };
+        let tools_first = match (text.find(TOOL), text.find(SYSTEM)) {
+            (Some(tool), Some(system)) => tool < system,
+            // Not both found: documents then keep out of the system text, which is right for most templates.
+            _ => false,
+        };
+        let last = if tools_first { SYSTEM } else { TOOL };
+        Landing { tools_first, without_tools, with_tools: Closed::find(&text, last, controls) }
+    }
+
+    /// Whether documents stand as a first exchange: inside the system text each edit of one would cost the tools after
+    /// it, or there would be no control token to end them.
+    pub(super) fn documents_in_exchange(&self, has_tools: bool) -> bool {
+        (has_tools && !self.tools_first) || !self.system_closes(has_tools)
+    }
+
+    /// Whether a cut can stand at the end of the system text and the tools.
+    pub(super) fn system_closes(&self, has_tools: bool) -> bool {
+        self.closed(has_tools).system
+    }
+
+    /// Whether a cut can stand at the end of a first exchange.
+    pub(super) fn exchange_closes(&self, has_tools: bool) -> bool {
+        self.closed(has_tools).exchange
+    }
+
+    fn closed(&self, has_tools: bool) -> Closed {
+        if has_tools { self.with_tools } else { self.without_tools }
+    }
+}
+
+impl Closed {
+    const NOWHERE: Closed = Closed { system: false, exchange: false };
+
+    /// `last`: the mark that comes last before the first user's text.
+    fn find(text: &str, last: &str, controls: &Controls) -> Closed {
+        let closes = |before: &str, after: &str| match (text.rfind(before), text.find(after)) {
+            (Some(start), Some(end)) if start < end => controls.find(&text[start..end]).next().is_some(),
+            _ => false,
+        };
+        Closed { system: closes(last, USER), exchange: closes(ANSWER, QUESTION) }
+    }
+}
+
+/// A conversation of marks; `None`: the template refuses it.
+fn render(template: &dyn ChatTemplate, tools: &[String]) -> Option<String> {
+    let messages = [
+        Message::text(Role::System, SYSTEM),
+        Message::text(Role::User, USER),
+        Message::text(Role::Assistant, ANSWER),
+        Message::text(Role::User, QUESTION),
+    ];
+    template.prepare(tools).and_then(|prepared| prepared.render(&messages, true)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Bytes, Style, Template};
+    use super::*;
+
+    fn check(style: Style, expected: Landing) {
+        let controls = Controls::of(&Bytes::new()).unwrap();
+        assert_eq!(Landing::find(&Template::new(style), &controls), expected, "{style:?}");
+    }
+
+    #[test]
+    fn tools_and_ends_are_found_where_the_template_has_them() {
+        let closed = Closed { system: true, exchange: true };
+        let shared = Closed { system: false, exchange: true };
+        check(Style::Plain, Landing { tools_first: false, without_tools: closed, with_tools: closed });
+        check(Style::ToolsAfter, Landing { tools_first: false, without_tools: closed, with_tools: closed });
+        check(Style::ToolsBefore, Landing { tools_first: true, without_tools: closed, with_tools: closed });
+        check(Style::Shared, Landing { tools_first: false, without_tools: shared, with_tools: shared });
+    }
+}

@@ -1,0 +1,163 @@
+//! The planner itself: one request in, its prompt out, and what is remembered between requests.
+//!
+//! *Planning* is guard (sentinels), order, render, tokenise, cut. It waits for nothing and knows no thread; `run` is the
+//! loop of the thread that owns it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::heads::Heads;
+use super::landing::Landing;
+use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own};
+use super::sentinel::Controls;
+use super::tokens::Tokeniser;
+use super::toolset::Toolsets;
+use super::{Command, Head, Inbox, PlanTimings, Planned, Profile, PromptError, refused};
+use crate::engine::{ChatTemplate, Vocab};
+use crate::request::{Request, Token, TokenPrompt};
+
+pub struct Planner {
+    model_name: String,
+    houses: Vec<House>,
+    landing: Landing,
+    controls: Arc<Controls>,
+    toolsets: Toolsets,
+    tokeniser: Tokeniser,
+    heads: Heads,
+}
+
+impl Planner {
+    /// Learns where things land in `template` and how `vocab` splits, both by trying. An error names what in `profiles`
+    /// cannot be told from control tokens.
+    pub fn new(
+        vocab: Arc<dyn Vocab>,
+        template: Arc<dyn ChatTemplate>,
+        model_name: String,
+        profiles: Vec<Profile>,
+    ) -> Result<Planner, PromptError> {
+        let controls = Arc::new(Controls::of(vocab.as_ref())?);
+        let houses = profiles.into_iter().map(|profile| House::new(profile, &controls)).collect::<Result<_, _>>()?;
+        let planner = Planner {
+            model_name,
+            houses,
+            landing: Landing::find(template.as_ref(), &controls),
+            tokeniser: Tokeniser::new(vocab, controls.clone()),
+            toolsets: Toolsets::new(template, controls.clone()),
+            heads: Heads::new(controls.clone()),
+            controls,
+        };
+        if planner.tools_by_fallback() {
+            tracing::info!("the chat template has no place for tools: they are written into the system text");
+        }
+        Ok(planner)
+    }
+
+    /// Whether tools are written into the system text, because the template has no place for them.
+    pub fn tools_by_fallback(&self) -> bool {
+        self.toolsets.by_fallback()
+    }
+
+    /// The prompt of `request`. What is remembered changes, the prompt of an equal request never does.
+    pub fn plan(&mut self, request: &Request) -> Result<Planned, PromptError> {
+        let started = Instant::now();
+        let house = self.house(&request.model)?;
+        let Planner { houses, landing, controls, toolsets, tokeniser, heads, .. } = self;
+        let house = house.map(|house_idx| &houses[house_idx]);
+        let own_tools = !request.tools.is_empty() && house.is_none_or(|house| house.tools != request.tools);
+        let tools = house.filter(|_| !own_tools).map_or(&request.tools, |house| &house.tools);
+        let by_fallback = toolsets.by_fallback();
+        let toolset = toolsets.get(tools)?;
+        let prepared = Instant::now();
+
+        let messages = controls.guard_messages(&request.messages)?;
+        let rules = Rules { landing: *landing, by_fallback, tools: toolset };
+        let Arrangement { messages, mut sections, ends } = match house {
+            Some(house) => arrange_for_house(house, &messages, own_tools, &rules),
+            None => arrange_own(&messages, &rules),
+        };
+        let arranged = Instant::now();
+
+        let text = toolset.prepared.render(&messages, true).map_err(refused)?;
+        let stable = heads.find(toolset, &messages, &ends, tokeniser).unwrap_or_else(|error| {
+            // The request itself renders, and cuts are only worth time.
+            tracing::debug!(%error, "no cuts");
+            vec![None; ends.len()]
+        });
+        let rendered = Instant::now();
+
+        let tokens = tokeniser.tokenise(&text);
+        let mut cuts: Vec<usize> = Vec::with_capacity(ends.len());
+        for (end, head) in ends.iter().zip(stable) {
+            // A conversation that begins unlike a user's turn can differ from the head's last tokens.
+            let Some(cut) = head.filter(|head| tokens.starts_with(head)).map(|head| head.len()) else { continue };
+            if cut < tokens.len() && cuts.last().is_none_or(|&last| last < cut) {
+                cuts.push(cut);
+                sections[end.section_idx].cut = Some(cut);
+            }
+        }
+        Ok(Planned {
+            prompt: TokenPrompt { tokens, cuts },
+            sections,
+            profile: house.map(|house| house.name.clone()),
+            max_tokens: request.max_tokens.or(house.and_then(|house| house.max_tokens)),
+            timings: PlanTimings {
+                plan: arranged - prepared,
+                render: (prepared - started) + (rendered - arranged),
+                tokenise: rendered.elapsed(),
+            },
+        })
+    }
+
+    /// What to keep warm: of each profile the head that all its requests share. A profile without a stable end has none.
+    pub fn pins(&mut self) -> Result<Vec<Head>, PromptError> {
+        let Planner { houses, landing, toolsets, tokeniser, heads, .. } = self;
+        let by_fallback = toolsets.by_fallback();
+        let mut pins = Vec::with_capacity(houses.len());
+        for house in houses.iter() {
+            let toolset = toolsets.get(&house.tools)?;
+            let rules = Rules { landing: *landing, by_fallback, tools: toolset };
+            let Arrangement { messages, mut sections, ends } = arrange_for_house(house, &[], false, &rules);
+            let mut cuts = Vec::with_capacity(ends.len());
+            let mut tokens: Vec<Token> = Vec::new();
+            for (end, head) in ends.iter().zip(heads.find(toolset, &messages, &ends, tokeniser)?) {
+                if let Some(head) = head.filter(|head| head.len() > tokens.len()) {
+                    sections[end.section_idx].cut = Some(head.len());
+                    cuts.push(head.len());
+                    tokens = head.to_vec();
+                }
+            }
+            // The last is the pin's own end.
+            if cuts.pop().is_some() {
+                pins.push(Head { name: house.name.clone(), prompt: TokenPrompt { tokens, cuts }, sections });
+            } else {
+                tracing::warn!(profile = house.name, "no control token ends this profile's head: it is not pinned");
+            }
+        }
+        Ok(pins)
+    }
+
+    /// Answers until the last handle is gone. The body of the planner's thread.
+    pub fn run(mut self, inbox: Inbox) {
+        while let Ok(command) = inbox.0.recv() {
+            let Command::Plan { request, reply } = command;
+            // Nobody waits for it any more.
+            if reply.is_closed() {
+                continue;
+            }
+            let planned = self.plan(&request);
+            // A client that left in the meantime wants no answer.
+            let _ = reply.send(planned);
+        }
+    }
+
+    /// The index of the profile called `model`; `None`: it is the model itself.
+    fn house(&self, model: &str) -> Result<Option<usize>, PromptError> {
+        let found = self.houses.iter().position(|house| house.name == model);
+        if found.is_none() && model != self.model_name {
+            let known: Vec<&str> =
+                self.houses.iter().map(|house| house.name.as_str()).chain([self.model_name.as_str()]).collect();
+            return Err(PromptError::UnknownModel { name: model.to_string(), known: known.join(", ") });
+        }
+        Ok(found)
+    }
+}

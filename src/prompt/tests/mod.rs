@@ -1,0 +1,144 @@
+//! The planner through its own door: rendered prompts, cuts, pins, what stays text, what is refused.
+
+mod layout;
+mod properties;
+mod typed;
+
+use std::sync::Arc;
+
+use super::testing::{BOS, Bytes, Style, Template};
+use super::*;
+use crate::request::{Client, Dialect, Message, Role, Sampling, ToolCall};
+
+const LIGHT: &str = r#"{"type": "function", "function": {"name": "light", "description": "Switches."}}"#;
+const CLOCK: &str = r#"{"type": "function", "function": {"name": "clock"}}"#;
+
+#[test]
+fn an_unknown_model_is_refused_with_the_known_names() {
+    let error = planner(Bytes::new(), Template::new(Style::Plain), vec![house()])
+        .plan(&request("gpt", &[user("Hi")], &[]))
+        .unwrap_err();
+    insta::assert_snapshot!(error, @"model `gpt` is not here; there are: house, model");
+}
+
+#[test]
+fn what_the_template_refuses_is_the_clients_to_mend() {
+    let error = planner(Bytes::new(), Template::strict(Style::ToolsAfter), vec![])
+        .plan(&request("model", &[user("Hi"), user("again")], &[]))
+        .unwrap_err();
+    insta::assert_snapshot!(error, @"the model's chat template refuses these messages: messages[1] must alternate");
+}
+
+#[test]
+fn a_prompt_has_exactly_one_bos() {
+    let mut planner = planner(Bytes::with_bos(), Template::new(Style::ToolsAfter), vec![house()]);
+    let planned = planner.plan(&request("house", &[user("Hi")], &[])).unwrap();
+    assert_eq!(planned.prompt.tokens.iter().filter(|&&token| token == BOS).count(), 1);
+    assert_eq!(planned.prompt.tokens[0], BOS);
+    assert_eq!(planner.pins().unwrap()[0].prompt.tokens[0], BOS);
+}
+
+#[test]
+fn the_requests_limit_wins_over_the_profiles() {
+    let mut limited = request("house", &[user("Hi")], &[]);
+    assert_eq!(plan(Style::Plain, limited.clone()).max_tokens, Some(512));
+    limited.max_tokens = Some(7);
+    assert_eq!(plan(Style::Plain, limited).max_tokens, Some(7));
+}
+
+#[tokio::test]
+async fn the_thread_answers_until_the_last_handle_is_gone() {
+    let (handle, inbox) = PlannerHandle::new(4);
+    let planner = planner(Bytes::new(), Template::new(Style::Plain), vec![house()]);
+    let thread = std::thread::spawn(move || planner.run(inbox));
+    let planned = handle.clone().plan(request("house", &[user("Hi")], &[])).await.unwrap();
+    assert_eq!(planned.profile.as_deref(), Some("house"));
+    let failure = handle.plan(request("gpt", &[], &[])).await.unwrap_err();
+    assert!(matches!(failure, PlanFailure::Prompt(PromptError::UnknownModel { .. })));
+    drop(handle);
+    thread.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_full_inbox_is_busy_and_a_closed_one_has_stopped() {
+    let (handle, inbox) = PlannerHandle::new(1);
+    let waiting = tokio::spawn({
+        let handle = handle.clone();
+        async move { handle.plan(request("model", &[], &[])).await }
+    });
+    tokio::task::yield_now().await;
+    assert!(matches!(handle.plan(request("model", &[], &[])).await, Err(PlanFailure::Busy)));
+    drop(inbox);
+    assert!(matches!(waiting.await.unwrap(), Err(PlanFailure::Stopped)));
+    assert!(matches!(handle.plan(request("model", &[], &[])).await, Err(PlanFailure::Stopped)));
+}
+
+fn house() -> Profile {
+    let document = |title: &str, text: &str| Document { title: title.into(), text: text.into() };
+    Profile {
+        name: "house".into(),
+        system: "Be kind.\n".into(),
+        tools: vec![LIGHT.into()],
+        documents: vec![document("handbook", "The key is under the mat.\n"), document("bins", "Paper: Monday.")],
+        max_tokens: Some(512),
+    }
+}
+
+fn planner(vocab: Bytes, template: Template, profiles: Vec<Profile>) -> Planner {
+    Planner::new(Arc::new(vocab), Arc::new(template), "model".into(), profiles).unwrap()
+}
+
+fn plan(style: Style, request: Request) -> Planned {
+    planner(Bytes::new(), Template::new(style), vec![house()]).plan(&request).unwrap()
+}
+
+fn request(model: &str, messages: &[Message], tools: &[&str]) -> Request {
+    Request {
+        model: model.into(),
+        messages: messages.to_vec(),
+        tools: tools.iter().map(|tool| tool.to_string()).collect(),
+        sampling: Sampling::default(),
+        max_tokens: None,
+        stop: vec![],
+        client: Client { name: "test".into(), salt: None, dialect: Dialect::OpenAi },
+    }
+}
+
+fn system(text: &str) -> Message {
+    Message::text(Role::System, text)
+}
+
+fn user(text: &str) -> Message {
+    Message::text(Role::User, text)
+}
+
+fn assistant(text: &str) -> Message {
+    Message::text(Role::Assistant, text)
+}
+
+fn tool(text: &str) -> Message {
+    Message { tool_call_id: Some("1".into()), ..Message::text(Role::Tool, text) }
+}
+
+fn call(name: &str, arguments: &str) -> ToolCall {
+    ToolCall { id: None, name: name.into(), arguments: arguments.into() }
+}
+
+/// The prompt's text with `✂` at cuts, then its sections.
+fn show(planned: &Planned) -> String {
+    let vocab = Bytes::new();
+    let mut shown = String::new();
+    let mut start = 0;
+    for &cut in &planned.prompt.cuts {
+        shown += &vocab.decode(&planned.prompt.tokens[start..cut]);
+        shown += "✂";
+        start = cut;
+    }
+    shown += &vocab.decode(&planned.prompt.tokens[start..]);
+    shown += "---\n";
+    for Section { name, class, n_bytes, cut } in &planned.sections {
+        let cut = if cut.is_some() { " ✂" } else { "" };
+        shown += &format!("{class:?} {name}: {n_bytes}{cut}\n");
+    }
+    shown
+}
