@@ -19,7 +19,7 @@ pub(super) enum Field<T> {
 
 /// A section's struct and the list of its keys from one text, so that they cannot disagree.
 macro_rules! section {
-    ($section:ident { $($key:ident: $kind:ty,)* }) => {
+    ($section:ident { $($key:ident: $kind:ty),* $(,)? }) => {
         #[derive(Default, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub(super) struct $section { $(pub(super) $key: Option<Field<$kind>>,)* }
