@@ -23,6 +23,13 @@ pub struct Fault {
     pub problem: String,
 }
 
+impl Fault {
+    /// Whether nothing of the file is known: it cannot be read, or is no TOML.
+    pub fn is_of_whole_file(&self) -> bool {
+        self.key.is_empty() || self.key.starts_with("line ")
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.file.display())?;

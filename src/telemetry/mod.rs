@@ -63,6 +63,7 @@ pub struct Inbox {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would cost each record an allocation, and Stop is sent once")]
 enum Command {
     Record(Record),
     Stop,

@@ -370,7 +370,7 @@ mod tests {
             },
             speed: Speed {
                 prefill: Some(
-                    PREFILL,
+                    173.78246753246754,
                 ),
                 prefill_median: Some(
                     250.0,
