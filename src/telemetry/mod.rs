@@ -1,9 +1,89 @@
-//! Telemetry: what the cache did for the house, in one SQLite file. A leaf: it knows nothing of the other rooms.
+//! Telemetry: what the cache did for the house, in one SQLite file. It knows nothing of prompts, engine or HTTP.
 //!
-//! One thread owns the connection and writes in batches; senders never wait, a full inbox drops and counts.
-//! Prompt text is never stored.
+//! A *record* is one thing that happened. One thread owns the connection and writes in batches; senders never wait, a
+//! full inbox drops and counts. Prompt text is never stored.
 
+mod queries;
+mod schema;
+mod store;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
+
+pub use queries::{Reader, Stats};
+pub use store::Store;
+
+/// Records on their way to the writer. It empties the inbox at once but for the time of a write, so this is room for
+/// some seconds of a stuck disk; a full one costs about 200 KiB.
+const INBOX_MAX: usize = 1_024;
+
+/// The two ends of telemetry: for those who have something to tell, and for `Store::run`.
+pub fn inbox() -> (TelemetryHandle, Inbox) {
+    let (sender, receiver) = mpsc::sync_channel(INBOX_MAX);
+    let n_dropped = Arc::new(AtomicU64::new(0));
+    let inbox = Inbox { receiver, n_dropped: Arc::clone(&n_dropped) };
+    (TelemetryHandle { inbox: sender, n_dropped }, inbox)
+}
+
+/// Telemetry's door. Cheap to clone. Without a writer behind it every record counts as dropped.
+#[derive(Clone, Debug)]
+pub struct TelemetryHandle {
+    inbox: mpsc::SyncSender<Command>,
+    n_dropped: Arc<AtomicU64>,
+}
+
+impl TelemetryHandle {
+    /// Sends `record` off, or drops and counts it; never waits.
+    pub fn record(&self, record: Record) {
+        if self.inbox.try_send(Command::Record(record)).is_err() {
+            self.n_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that were not stored: the inbox was full, or the database could not be written.
+    pub fn n_dropped(&self) -> u64 {
+        self.n_dropped.load(Ordering::Relaxed)
+    }
+
+    /// Makes the writer store what was recorded so far and end; then join its thread.
+    pub fn stop(&self) {
+        // A writer that has gone has nothing left to stop.
+        let _ = self.inbox.send(Command::Stop);
+    }
+}
+
+/// What `TelemetryHandle`s send.
+#[derive(Debug)]
+pub struct Inbox {
+    receiver: mpsc::Receiver<Command>,
+    n_dropped: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would cost each record an allocation, and Stop is sent once")]
+enum Command {
+    Record(Record),
+    Stop,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    #[error("telemetry folder {path} cannot be made")]
+    Folder { path: PathBuf, source: std::io::Error },
+    #[error("telemetry database {path} cannot be used")]
+    Database { path: PathBuf, source: rusqlite::Error },
+    #[error("no telemetry database at {path}; `hob serve` makes it when it starts")]
+    Missing { path: PathBuf },
+    #[error("telemetry database {path} has version {found}, this hob knows {known}; use the hob that wrote it")]
+    Newer { path: PathBuf, found: usize, known: usize },
+    #[error("telemetry database {path} has version {found}, this hob reads {known}; `hob serve` brings it up to date")]
+    Older { path: PathBuf, found: usize, known: usize },
+    #[error("telemetry database {path} belongs to another program; telemetry.path must name another file")]
+    Foreign { path: PathBuf },
+}
 
 /// What a request is called in telemetry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +109,8 @@ pub struct RequestRecord {
     pub n_prompt: usize,
     /// Tokens that were in the cells already.
     pub n_reused_cells: usize,
+    /// Prompt tokens computed for it: the rest, or less if it ended before its prompt was done.
+    pub n_computed: usize,
     pub n_generated: usize,
     pub queue: Duration,
     pub ttft: Option<Duration>,

@@ -1,0 +1,316 @@
+//! Second stage: from what stands in the file to values that hold.
+//!
+//! A *checked* value is in its range, has its default filled in and its paths made absolute. No file is read here.
+
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use toml::Value;
+
+use super::fault::Faults;
+use super::raw::{Field, Raw, RawModel, RawProfile, RawServer, RawTelemetry};
+use super::threads::Processors;
+use super::units::{parse_duration, parse_size, write_duration, write_size};
+use super::{Config, Gpu, GpuLayers, Listen, Model, ProfileFiles, Server, Telemetry};
+use crate::engine::KvType;
+
+/// 8088 is nobody's registered default among the servers that a house usually runs.
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8088);
+
+/// The database's name in the state folder.
+const DATABASE: &str = "hob.sqlite";
+
+/// Tokens of one context: the largest that any model of today was trained for.
+const CONTEXT_MAX: i64 = 1 << 20;
+
+/// What a configuration means depends on where it stands and runs.
+#[derive(Clone, Debug)]
+pub(super) struct Surroundings {
+    /// The file, as it was named.
+    pub(super) file: PathBuf,
+    /// Its folder, absolute: what relative paths start from.
+    pub(super) folder: PathBuf,
+    /// `None`: this user has none.
+    pub(super) state_folder: Option<PathBuf>,
+    pub(super) processors: Processors,
+}
+
+/// The values of `raw`. A faulty one is replaced by its default, so that the checks after this one can go on.
+pub(super) fn check(raw: Raw, surroundings: &Surroundings, faults: &mut Faults) -> Config {
+    let mut checker = Checker { surroundings, faults };
+    let server = checker.server(raw.server);
+    let model = checker.model(raw.model);
+    let telemetry = checker.telemetry(raw.telemetry);
+    let profiles = checker.profiles(raw.profiles, &model.name);
+    Config {
+        file: surroundings.file.clone(),
+        folder: surroundings.folder.clone(),
+        state_folder: surroundings.state_folder.clone().unwrap_or_default(),
+        server,
+        model,
+        telemetry,
+        profiles,
+    }
+}
+
+struct Checker<'a> {
+    surroundings: &'a Surroundings,
+    faults: &'a mut Faults,
+}
+
+impl Checker<'_> {
+    fn server(&mut self, raw: RawServer) -> Server {
+        let allow_anonymous = self.flag("server.allow_anonymous", raw.allow_anonymous, false);
+        Server {
+            listen: self.listen(raw.listen, allow_anonymous),
+            max_body: self.size("server.max_body", raw.max_body, 1 << 10..=1 << 30, 8 << 20),
+            queue: self.number("server.queue", raw.queue, 1..=10_000, 64) as usize,
+            start_wait: self.duration("server.start_wait", raw.start_wait, 1..=24 * 60 * 60, 120),
+            allow_anonymous,
+        }
+    }
+
+    fn model(&mut self, raw: RawModel) -> Model {
+        let path = self.path("model.path", raw.path).unwrap_or_else(|| self.absolute("model.gguf"));
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        Model {
+            name: self.name("model.name", raw.name).unwrap_or(stem),
+            path,
+            context: self.number("model.context", raw.context, 256..=CONTEXT_MAX, 16_384) as usize,
+            parallel: self.number("model.parallel", raw.parallel, 1..=64, 4) as usize,
+            gpu: self.choice(
+                "model.gpu",
+                raw.gpu,
+                &[("auto", Gpu::Auto), ("required", Gpu::Required), ("off", Gpu::Off)],
+            ),
+            gpu_layers: self.gpu_layers(raw.gpu_layers),
+            kv_type: self.choice(
+                "model.kv_type",
+                raw.kv_type,
+                &[("f16", KvType::F16), ("q8_0", KvType::Q8_0), ("q4_0", KvType::Q4_0)],
+            ),
+            threads: {
+                let configured = self.number("model.threads", raw.threads, 0..=512, 0);
+                self.surroundings.processors.n_threads(configured as usize)
+            },
+            chat_template: self.path("model.chat_template", raw.chat_template),
+        }
+    }
+
+    fn telemetry(&mut self, raw: RawTelemetry) -> Telemetry {
+        let configured = self.path("telemetry.path", raw.path);
+        let path = configured.or_else(|| self.surroundings.state_folder.as_ref().map(|folder| folder.join(DATABASE)));
+        if path.is_none() {
+            let problem = "this user has no state folder; set it, or STATE_DIRECTORY in the environment";
+            self.faults.key("telemetry.path", problem);
+        }
+        let flush_seconds = self.number("telemetry.flush_seconds", raw.flush_seconds, 1..=3_600, 60);
+        Telemetry {
+            path: path.unwrap_or_default(),
+            keep_days: self.number("telemetry.keep_days", raw.keep_days, 1..=3_650, 90) as u32,
+            flush: Duration::from_secs(flush_seconds as u64),
+        }
+    }
+
+    fn profiles(&mut self, raw: Vec<RawProfile>, model_name: &str) -> Vec<ProfileFiles> {
+        let mut profiles: Vec<ProfileFiles> = Vec::new();
+        for (index, raw) in raw.into_iter().enumerate() {
+            let key = |name: &str| format!("profile[{index}].{name}");
+            let name = self.name(&key("name"), raw.name);
+            match &name {
+                Some(name) if name == model_name => {
+                    self.faults.value(key("name"), name.as_str(), "is the model's name, too; must be another");
+                }
+                Some(name) => {
+                    if let Some(first) = profiles.iter().position(|profile| profile.name == *name) {
+                        let problem = format!("is the name of profile[{first}], too; must be another");
+                        self.faults.value(key("name"), name.as_str(), problem);
+                    }
+                }
+                None if self.faults.mentions(&key("name")) || self.faults.mentions(&format!("profile[{index}]")) => {}
+                None => self.faults.key(key("name"), "is missing: clients choose a profile by its name"),
+            }
+            profiles.push(ProfileFiles {
+                name: name.unwrap_or_default(),
+                system: self.path(&key("system"), raw.system),
+                tools: self.path(&key("tools"), raw.tools),
+                documents: self.texts(&key("documents"), raw.documents).unwrap_or_default(),
+                max_tokens: raw
+                    .max_tokens
+                    .map(|field| self.number(&key("max_tokens"), Some(field), 1..=CONTEXT_MAX, CONTEXT_MAX) as usize),
+            });
+        }
+        profiles
+    }
+
+    fn listen(&mut self, field: Option<Field<Vec<String>>>, allow_anonymous: bool) -> Vec<Listen> {
+        let Some(addresses) = self.texts("server.listen", field) else { return vec![Listen::Tcp(LISTEN)] };
+        if addresses.is_empty() {
+            self.faults.value("server.listen", Vec::<String>::new(), "must name at least one address");
+        }
+        addresses.iter().filter_map(|address| self.address(address, allow_anonymous)).collect()
+    }
+
+    fn address(&mut self, address: &str, allow_anonymous: bool) -> Option<Listen> {
+        if let Some(path) = address.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            return Some(Listen::Unix(self.absolute(path)));
+        }
+        // Other host names would need a resolver, which may not be there yet when a server boots.
+        let numeric = match address.strip_prefix("localhost:") {
+            Some(port) => format!("{}:{port}", Ipv4Addr::LOCALHOST),
+            None => address.to_owned(),
+        };
+        let Ok(socket_address) = numeric.parse::<SocketAddr>() else {
+            let accepted = "must be \"host:port\" with an IP address or localhost as host, or \"unix:/path\"";
+            self.faults.value("server.listen", address, accepted);
+            return None;
+        };
+        if !socket_address.ip().to_canonical().is_loopback() && !allow_anonymous {
+            let problem = "can be reached from other machines, and there are no keys yet; \
+                must be a loopback address, or server.allow_anonymous = true must say that everybody may ask";
+            self.faults.value("server.listen", address, problem);
+        }
+        Some(Listen::Tcp(socket_address))
+    }
+
+    fn gpu_layers(&mut self, field: Option<Field<Value>>) -> GpuLayers {
+        match field {
+            None => GpuLayers::All,
+            Some(Field::Given(Value::String(text))) if text == "all" => GpuLayers::All,
+            Some(Field::Given(Value::Integer(n_layers @ 0..=1_000))) => GpuLayers::Count(n_layers as u32),
+            Some(Field::Given(value) | Field::Other(value)) => {
+                self.faults.value("model.gpu_layers", value, "must be \"all\" or 0 to 1000");
+                GpuLayers::All
+            }
+        }
+    }
+
+    /// A whole number in `range`; never outside it, also when faulty, as `default` lies in it.
+    fn number(&mut self, key: &str, field: Option<Field<i64>>, range: RangeInclusive<i64>, default: i64) -> i64 {
+        let value = match field {
+            None => return default,
+            Some(Field::Given(number)) if range.contains(&number) => return number,
+            Some(Field::Given(number)) => Value::Integer(number),
+            Some(Field::Other(value)) => value,
+        };
+        self.faults.value(key, value, must_be(range.start(), range.end()));
+        default
+    }
+
+    fn size(&mut self, key: &str, field: Option<Field<String>>, range: RangeInclusive<u64>, default: u64) -> u64 {
+        let value = match field {
+            None => return default,
+            Some(Field::Given(text)) => match parse_size(&text).filter(|bytes| range.contains(bytes)) {
+                Some(bytes) => return bytes,
+                None => Value::String(text),
+            },
+            Some(Field::Other(value)) => value,
+        };
+        let accepted = must_be(quoted(write_size(*range.start())), quoted(write_size(*range.end())));
+        self.faults.value(key, value, format!("{accepted}, in B, KiB, MiB or GiB"));
+        default
+    }
+
+    /// `range` and `default` in seconds.
+    fn duration(
+        &mut self,
+        key: &str,
+        field: Option<Field<String>>,
+        range: RangeInclusive<u64>,
+        default: u64,
+    ) -> Duration {
+        let default = Duration::from_secs(default);
+        let range = Duration::from_secs(*range.start())..=Duration::from_secs(*range.end());
+        let value = match field {
+            None => return default,
+            Some(Field::Given(text)) => match parse_duration(&text).filter(|duration| range.contains(duration)) {
+                Some(duration) => return duration,
+                None => Value::String(text),
+            },
+            Some(Field::Other(value)) => value,
+        };
+        let accepted = must_be(quoted(write_duration(*range.start())), quoted(write_duration(*range.end())));
+        self.faults.value(key, value, format!("{accepted}, in s, m, h or d"));
+        default
+    }
+
+    fn flag(&mut self, key: &str, field: Option<Field<bool>>, default: bool) -> bool {
+        match field {
+            None => default,
+            Some(Field::Given(flag)) => flag,
+            Some(Field::Other(value)) => {
+                self.faults.value(key, value, "must be true or false");
+                default
+            }
+        }
+    }
+
+    /// One of `choices`; the first is the default.
+    fn choice<T: Copy>(&mut self, key: &str, field: Option<Field<String>>, choices: &[(&str, T)]) -> T {
+        let value = match field {
+            None => return choices[0].1,
+            Some(Field::Given(text)) => match choices.iter().find(|(name, _)| *name == text) {
+                Some((_, choice)) => return *choice,
+                None => Value::String(text),
+            },
+            Some(Field::Other(value)) => value,
+        };
+        let names: Vec<String> = choices.iter().map(|(name, _)| quoted(name)).collect();
+        self.faults.value(key, value, format!("must be one of {}", names.join(", ")));
+        choices[0].1
+    }
+
+    /// A name that can stand in a request's `model` field; `None`: not given, empty or faulty.
+    fn name(&mut self, key: &str, field: Option<Field<String>>) -> Option<String> {
+        let name = self.text(key, field)?;
+        let is_fit = name.chars().count() <= 64 && name.trim() == name && !name.chars().any(char::is_control);
+        if !is_fit {
+            let accepted = "must be 1 to 64 characters, without control characters and without blanks at its ends";
+            self.faults.value(key, name, accepted);
+            return None;
+        }
+        Some(name)
+    }
+
+    /// A text; an empty one means the default, as if the key were not there.
+    fn text(&mut self, key: &str, field: Option<Field<String>>) -> Option<String> {
+        match field {
+            None => None,
+            Some(Field::Given(text)) => Some(text).filter(|text| !text.is_empty()),
+            Some(Field::Other(value)) => {
+                self.faults.value(key, value, "must be a text in quotes");
+                None
+            }
+        }
+    }
+
+    fn texts(&mut self, key: &str, field: Option<Field<Vec<String>>>) -> Option<Vec<String>> {
+        match field {
+            None => None,
+            Some(Field::Given(texts)) => Some(texts),
+            Some(Field::Other(value)) => {
+                self.faults.value(key, value, "must be a list of texts in quotes");
+                None
+            }
+        }
+    }
+
+    fn path(&mut self, key: &str, field: Option<Field<String>>) -> Option<PathBuf> {
+        self.text(key, field).map(|path| self.absolute(&path))
+    }
+
+    fn absolute(&self, path: &str) -> PathBuf {
+        self.surroundings.folder.join(Path::new(path))
+    }
+}
+
+fn must_be(least: impl Display, most: impl Display) -> String {
+    format!("must be {least} to {most}")
+}
+
+fn quoted(text: impl Display) -> String {
+    format!("\"{text}\"")
+}

@@ -1,0 +1,141 @@
+//! The configuration: TOML → checked values. A leaf.
+//!
+//! A *key* is one line of the file, dotted as `model.parallel`. Every fault names file, key, value and what would be
+//! accepted, and all are found at once. Paths are made absolute against the file's folder. Loading reads the file alone;
+//! what it names is read by `profile` and by those who use it.
+
+mod checked;
+mod fault;
+mod places;
+mod profile;
+mod raw;
+mod threads;
+mod units;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use fault::{ConfigError, Fault};
+pub use places::{create_private_folder, locate};
+pub use profile::{read_profiles, read_text};
+pub use units::{parse_duration, parse_size, write_duration, write_size};
+
+use self::checked::{Surroundings, check};
+use self::fault::Faults;
+use self::raw::Raw;
+use self::threads::Processors;
+use crate::engine::KvType;
+
+impl Config {
+    /// Reads and checks `file`.
+    pub fn load(file: &Path) -> Result<Config, ConfigError> {
+        let (config, faults) = Config::examine(file);
+        if faults.is_empty() { Ok(config) } else { Err(ConfigError::Faults(faults)) }
+    }
+
+    /// Like `load`, but goes on after faults, with the default in place of each faulty value, so that what depends on
+    /// the others can be checked, too.
+    pub fn examine(file: &Path) -> (Config, Vec<Fault>) {
+        let mut faults = Faults::of(file);
+        let text = std::fs::read_to_string(file).unwrap_or_else(|error| {
+            faults.key("", format!("cannot be read: {error}"));
+            String::new()
+        });
+        let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        let surroundings = Surroundings {
+            file: file.to_owned(),
+            folder: absolute.parent().unwrap_or(Path::new("/")).to_owned(),
+            state_folder: places::state_folder(),
+            processors: Processors::here(),
+        };
+        let raw = Raw::read(&text, &mut faults);
+        let config = check(raw, &surroundings, &mut faults);
+        (config, faults.found)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Where it was read, as it was named.
+    pub file: PathBuf,
+    /// The file's folder, absolute.
+    pub folder: PathBuf,
+    /// Where hob keeps what it writes; not there before `create_private_folder`.
+    pub state_folder: PathBuf,
+    pub server: Server,
+    pub model: Model,
+    pub telemetry: Telemetry,
+    pub profiles: Vec<ProfileFiles>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    pub listen: Vec<Listen>,
+    /// Largest request body in bytes.
+    pub max_body: u64,
+    /// Waiting requests before 503.
+    pub queue: usize,
+    /// `/ready` says 200 with `degraded` after this even if pins are still warming.
+    pub start_wait: Duration,
+    /// Written out to listen beyond the loopback: there are no keys yet.
+    pub allow_anonymous: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    Tcp(std::net::SocketAddr),
+    Unix(PathBuf),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    pub path: PathBuf,
+    /// Shown by `/v1/models`; default: the file's name without its ending.
+    pub name: String,
+    /// Cells shared by all conversations.
+    pub context: usize,
+    /// Conversations decoding at once.
+    pub parallel: usize,
+    pub gpu: Gpu,
+    pub gpu_layers: GpuLayers,
+    pub kv_type: KvType,
+    /// Already resolved: at least 1, never more than this process may use.
+    pub threads: usize,
+    /// A Jinja file that replaces the model's own template.
+    pub chat_template: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gpu {
+    Auto,
+    Required,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuLayers {
+    All,
+    Count(u32),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Telemetry {
+    /// The SQLite file.
+    pub path: PathBuf,
+    pub keep_days: u32,
+    pub flush: Duration,
+}
+
+/// A `[[profile]]` as configured: files not read yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProfileFiles {
+    pub name: String,
+    pub system: Option<PathBuf>,
+    pub tools: Option<PathBuf>,
+    /// Globs as configured, relative to the configuration's folder, in its order.
+    pub documents: Vec<String>,
+    pub max_tokens: Option<usize>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,351 @@
+//! What is accepted, what is refused, and in which words.
+
+use super::raw::SECTIONS;
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../config.example.toml");
+
+fn examine(text: &str) -> (Config, Vec<Fault>) {
+    let surroundings = Surroundings {
+        file: PathBuf::from("config.toml"),
+        folder: PathBuf::from("/etc/hob"),
+        state_folder: Some(PathBuf::from("/var/lib/hob")),
+        processors: Processors { n_cores: Some(4), n_available: 8 },
+    };
+    let mut faults = Faults::of(&surroundings.file);
+    let raw = Raw::read(text, &mut faults);
+    (check(raw, &surroundings, &mut faults), faults.found)
+}
+
+fn accepted(text: &str) -> Config {
+    let (config, faults) = examine(text);
+    assert_eq!(faults, []);
+    config
+}
+
+fn refused(text: &str) -> String {
+    let (_, faults) = examine(text);
+    assert_ne!(faults, [], "{text}");
+    ConfigError::Faults(faults).to_string()
+}
+
+/// The example with the keys that have no default.
+fn full_example() -> String {
+    let is_key = |line: &&str| line.starts_with('#') && !line.starts_with("# ");
+    EXAMPLE.lines().map(|line| if is_key(&line) { &line[1..] } else { line }).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_example_holds_the_defaults() {
+    assert_eq!(accepted(EXAMPLE), accepted(""));
+}
+
+#[test]
+fn every_key_stands_in_the_example() {
+    let example: toml::Table = toml::from_str(&full_example()).unwrap();
+    for (section, keys) in SECTIONS {
+        let table = match &example[*section] {
+            toml::Value::Array(entries) => entries[0].as_table().unwrap(),
+            table => table.as_table().unwrap(),
+        };
+        assert_eq!(table.keys().collect::<Vec<_>>(), {
+            let mut sorted = keys.to_vec();
+            sorted.sort();
+            sorted
+        });
+    }
+}
+
+#[test]
+fn the_examples_profile_is_accepted() {
+    assert_eq!(
+        accepted(&full_example()).profiles,
+        [ProfileFiles {
+            name: "house".to_owned(),
+            system: Some("/etc/hob/house.md".into()),
+            tools: Some("/etc/hob/tools.json".into()),
+            documents: vec!["documents/*.md".to_owned()],
+            max_tokens: Some(512),
+        }]
+    );
+}
+
+#[test]
+fn an_empty_file_means_the_defaults() {
+    insta::assert_debug_snapshot!(accepted(""), @r#"
+    Config {
+        file: "config.toml",
+        folder: "/etc/hob",
+        state_folder: "/var/lib/hob",
+        server: Server {
+            listen: [
+                Tcp(
+                    127.0.0.1:8088,
+                ),
+            ],
+            max_body: 8388608,
+            queue: 64,
+            start_wait: 120s,
+            allow_anonymous: false,
+        },
+        model: Model {
+            path: "/etc/hob/model.gguf",
+            name: "model",
+            context: 16384,
+            parallel: 4,
+            gpu: Auto,
+            gpu_layers: All,
+            kv_type: F16,
+            threads: 3,
+            chat_template: None,
+        },
+        telemetry: Telemetry {
+            path: "/var/lib/hob/hob.sqlite",
+            keep_days: 90,
+            flush: 60s,
+        },
+        profiles: [],
+    }
+    "#);
+}
+
+#[test]
+fn every_value_can_be_set() {
+    let config = accepted(
+        r#"
+        [server]
+        listen = ["localhost:1", "[::1]:2", "0.0.0.0:3", "unix:hob.sock", "unix:/run/hob.sock"]
+        max_body = "64KiB"
+        queue = 1
+        start_wait = "30s"
+        allow_anonymous = true
+        [model]
+        path = "../models/Smol.Q4.gguf"
+        context = 256
+        parallel = 64
+        gpu = "off"
+        gpu_layers = 12
+        kv_type = "q8_0"
+        threads = 2
+        chat_template = "/chat.jinja"
+        [telemetry]
+        path = "here.sqlite"
+        keep_days = 1
+        flush_seconds = 3600
+        "#,
+    );
+    insta::assert_debug_snapshot!((&config.server, &config.model, &config.telemetry), @r#"
+    (
+        Server {
+            listen: [
+                Tcp(
+                    127.0.0.1:1,
+                ),
+                Tcp(
+                    [::1]:2,
+                ),
+                Tcp(
+                    0.0.0.0:3,
+                ),
+                Unix(
+                    "/etc/hob/hob.sock",
+                ),
+                Unix(
+                    "/run/hob.sock",
+                ),
+            ],
+            max_body: 65536,
+            queue: 1,
+            start_wait: 30s,
+            allow_anonymous: true,
+        },
+        Model {
+            path: "/etc/hob/../models/Smol.Q4.gguf",
+            name: "Smol.Q4",
+            context: 256,
+            parallel: 64,
+            gpu: Off,
+            gpu_layers: Count(
+                12,
+            ),
+            kv_type: Q8_0,
+            threads: 2,
+            chat_template: Some(
+                "/chat.jinja",
+            ),
+        },
+        Telemetry {
+            path: "/etc/hob/here.sqlite",
+            keep_days: 1,
+            flush: 3600s,
+        },
+    )
+    "#);
+}
+
+#[test]
+fn all_faults_are_told_at_once() {
+    let text = r#"
+        [server]
+        listen = ["0.0.0.0:8088", "house.local:80", "127.0.0.1", "unix:", "[::]:1", "127.0.0.1:70000"]
+        max_body = "8MB"
+        queue = 10001
+        start_wait = 120
+        allow_anonymous = "yes"
+        [model]
+        path = 3
+        name = " blank"
+        context = 255
+        parallel = 0
+        gpu = "cuda"
+        gpu_layers = "some"
+        kv_type = "f32"
+        threads = -1
+        chat_template = []
+        [telemetry]
+        path = false
+        keep_days = 0
+        flush_seconds = 1.5
+    "#;
+    insta::assert_snapshot!(refused(text), @r#"
+    config.toml: server.allow_anonymous = "yes": must be true or false
+    config.toml: server.listen = "0.0.0.0:8088": can be reached from other machines, and there are no keys yet; must be a loopback address, or server.allow_anonymous = true must say that everybody may ask
+    config.toml: server.listen = "house.local:80": must be "host:port" with an IP address or localhost as host, or "unix:/path"
+    config.toml: server.listen = "127.0.0.1": must be "host:port" with an IP address or localhost as host, or "unix:/path"
+    config.toml: server.listen = "unix:": must be "host:port" with an IP address or localhost as host, or "unix:/path"
+    config.toml: server.listen = "[::]:1": can be reached from other machines, and there are no keys yet; must be a loopback address, or server.allow_anonymous = true must say that everybody may ask
+    config.toml: server.listen = "127.0.0.1:70000": must be "host:port" with an IP address or localhost as host, or "unix:/path"
+    config.toml: server.max_body = "8MB": must be "1KiB" to "1GiB", in B, KiB, MiB or GiB
+    config.toml: server.queue = 10001: must be 1 to 10000
+    config.toml: server.start_wait = 120: must be "1s" to "1d", in s, m, h or d
+    config.toml: model.path = 3: must be a text in quotes
+    config.toml: model.name = " blank": must be 1 to 64 characters, without control characters and without blanks at its ends
+    config.toml: model.context = 255: must be 256 to 1048576
+    config.toml: model.parallel = 0: must be 1 to 64
+    config.toml: model.gpu = "cuda": must be one of "auto", "required", "off"
+    config.toml: model.gpu_layers = "some": must be "all" or 0 to 1000
+    config.toml: model.kv_type = "f32": must be one of "f16", "q8_0", "q4_0"
+    config.toml: model.threads = -1: must be 0 to 512
+    config.toml: model.chat_template = []: must be a text in quotes
+    config.toml: telemetry.path = false: must be a text in quotes
+    config.toml: telemetry.flush_seconds = 1.5: must be 1 to 3600
+    config.toml: telemetry.keep_days = 0: must be 1 to 3650
+    "#);
+}
+
+#[test]
+fn a_faulty_value_does_not_hide_behind_its_neighbours() {
+    insta::assert_snapshot!(refused("model.parallel = 0"), @"config.toml: model.parallel = 0: must be 1 to 64");
+    insta::assert_snapshot!(refused("server.listen = []"), @"config.toml: server.listen = []: must name at least one address");
+    insta::assert_snapshot!(refused("server.listen = \"127.0.0.1:8088\""), @r#"config.toml: server.listen = "127.0.0.1:8088": must be a list of texts in quotes"#);
+    insta::assert_snapshot!(refused("server.listen = [1]"), @"config.toml: server.listen = [1]: must be a list of texts in quotes");
+    insta::assert_snapshot!(refused("server = 1"), @"config.toml: server = 1: must be a section: write its head as [server]");
+    insta::assert_snapshot!(refused("[profile]\nname = \"house\""), @r#"config.toml: profile = { name = "house" }: must be a list: write its head as [[profile]]"#);
+    insta::assert_snapshot!(refused("profile = [1]"), @"config.toml: profile[0] = 1: must be a section: write its head as [[profile]]");
+    insta::assert_snapshot!(refused("model.context = 2030-01-01"), @r#"config.toml: model.context = "2030-01-01": must be 256 to 1048576"#);
+    insta::assert_snapshot!(refused("server.max_body = \"2GiB\""), @r#"config.toml: server.max_body = "2GiB": must be "1KiB" to "1GiB", in B, KiB, MiB or GiB"#);
+    insta::assert_snapshot!(refused(&format!("model.kv_type = \"{}\"", "long\\n".repeat(1000))), @r#"config.toml: model.kv_type = "long\nlong\nlong\nlong\nlong\nlong\nlong\nlong\nlong\nlong\nlong\nlong\nlong\nlong\nlong\nlong\nlon…: must be one of "f16", "q8_0", "q4_0""#);
+}
+
+#[test]
+fn an_unknown_key_is_told_with_the_one_that_was_meant() {
+    let text = r#"
+        sever.queue = 1
+        colour = "red"
+        [server]
+        Queue = 1
+        context = 1
+        [model]
+        paralel = 1
+        kvtype = "f16"
+        xyzzy = 1
+        [[profile]]
+        name = "house"
+        document = []
+    "#;
+    insta::assert_snapshot!(refused(text), @"
+    config.toml: colour: unknown key
+    config.toml: model.kvtype: unknown key; did you mean model.kv_type?
+    config.toml: model.paralel: unknown key; did you mean model.parallel?
+    config.toml: model.xyzzy: unknown key
+    config.toml: profile[0].document: unknown key; did you mean profile[0].documents?
+    config.toml: server.Queue: unknown key; did you mean server.queue?
+    config.toml: server.context: unknown key; did you mean model.context?
+    config.toml: sever: unknown key; did you mean server?
+    ");
+}
+
+#[test]
+fn a_key_of_a_later_version_is_no_typing_error() {
+    let text = r#"
+        server.allowed_hosts = []
+        model.idle_release = "30m"
+        telemetry.prompts = false
+        cache.ram = "1GiB"
+        layout.mode = "safe"
+        [[client]]
+        name = "home-assistant"
+    "#;
+    insta::assert_snapshot!(refused(text), @"
+    config.toml: cache: this version of hob does not know this key yet
+    config.toml: client: this version of hob does not know this key yet
+    config.toml: layout: this version of hob does not know this key yet
+    config.toml: model.idle_release: this version of hob does not know this key yet
+    config.toml: server.allowed_hosts: this version of hob does not know this key yet
+    config.toml: telemetry.prompts: this version of hob does not know this key yet
+    ");
+}
+
+#[test]
+fn a_text_that_is_no_toml_is_told_with_its_place() {
+    insta::assert_snapshot!(refused("[server]\nqueue == 3"), @"config.toml: line 2, column 8: extra `=`, expected nothing");
+    insta::assert_snapshot!(refused("[server]\nqueue = 3\nqueue = 4"), @"config.toml: line 3, column 1: duplicate key");
+    insta::assert_snapshot!(refused("[server"), @"config.toml: line 1, column 8: unclosed table, expected `]`");
+    refused(&format!("a = {}", "[".repeat(100_000)));
+}
+
+#[test]
+fn names_of_profiles_are_unique() {
+    let text = r#"
+        model.path = "models/Smol.gguf"
+        [[profile]]
+        name = "house"
+        [[profile]]
+        name = "house"
+        [[profile]]
+        name = "Smol"
+        [[profile]]
+        max_tokens = 0
+        [[profile]]
+        name = ""
+        [[profile]]
+        name = "a\u0007b"
+    "#;
+    insta::assert_snapshot!(refused(text), @r#"
+    config.toml: profile[1].name = "house": is the name of profile[0], too; must be another
+    config.toml: profile[2].name = "Smol": is the model's name, too; must be another
+    config.toml: profile[3].name: is missing: clients choose a profile by its name
+    config.toml: profile[3].max_tokens = 0: must be 1 to 1048576
+    config.toml: profile[4].name: is missing: clients choose a profile by its name
+    config.toml: profile[5].name = "a\u{7}b": must be 1 to 64 characters, without control characters and without blanks at its ends
+    "#);
+}
+
+#[test]
+fn a_user_without_a_state_folder_must_say_where_to_write() {
+    let surroundings = Surroundings {
+        file: PathBuf::from("config.toml"),
+        folder: PathBuf::from("/etc/hob"),
+        state_folder: None,
+        processors: Processors { n_cores: None, n_available: 1 },
+    };
+    let mut faults = Faults::of(&surroundings.file);
+    check(Raw::default(), &surroundings, &mut faults);
+    insta::assert_snapshot!(faults.found[0], @"config.toml: telemetry.path: this user has no state folder; set it, or STATE_DIRECTORY in the environment");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_one_line() {
+    let error = Config::load(Path::new("/missing/config.toml")).unwrap_err();
+    insta::assert_snapshot!(error, @"/missing/config.toml: cannot be read: No such file or directory (os error 2)");
+}
