@@ -165,7 +165,7 @@ impl Cache {
                 let hit = tree.find(owner, tokens);
                 let n_reserved = n_needed(hit.n_tokens);
                 let node = tree.lock(hit);
-                let seq = if n_reserved <= self.n_available() { self.take_id(engine) } else { None };
+                let seq = if self.can_promise(n_reserved) { self.take_id(engine) } else { None };
                 let Some(seq) = seq else {
                     self.tree().unlock(node);
                     return Ok(None);
@@ -376,9 +376,14 @@ impl Cache {
         std::mem::take(&mut self.evictions)
     }
 
-    /// Cells that could be promised now.
+    /// Cells that could be promised now. Zero while a lock that is just being tried covers cells promised to others.
     pub fn n_available(&self) -> usize {
-        self.n_free() + self.n_evictable() - self.n_reserved
+        (self.n_free() + self.n_evictable()).saturating_sub(self.n_reserved)
+    }
+
+    /// Whether `n` more cells can be promised without breaking an earlier promise.
+    fn can_promise(&self, n: usize) -> bool {
+        self.n_reserved + n <= self.n_free() + self.n_evictable()
     }
 
     /// Whether sequences may share cells, so that one can follow another.
@@ -491,7 +496,7 @@ impl Cache {
         // Taken over: its evictable cells become ours.
         if let Some((seq, false, n)) = found {
             let n_reserved = n_needed(n);
-            if n_reserved + n > self.n_available() {
+            if !self.can_promise(n_reserved + n) {
                 return Ok(None);
             }
             let Store::Wholes(wholes) = &mut self.store else { unreachable!("it was one above") };
@@ -504,7 +509,7 @@ impl Cache {
         // Copied, if it is pinned; else from nothing. A copy needs cells of its own.
         let n_copied = found.map_or(0, |(_, _, n)| n);
         let n_reserved = n_needed(n_copied) + n_copied;
-        if n_reserved > self.n_available() {
+        if !self.can_promise(n_reserved) {
             return Ok(None);
         }
         let Some(seq) = self.take_id(engine) else { return Ok(None) };

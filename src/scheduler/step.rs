@@ -486,6 +486,11 @@ impl<E: Engine> Scheduler<E> {
             let Running { sequence, standing } = &mut self.running[part.index];
             let n_past = standing.n_past();
             let was_prefill = n_past <= sequence.n_prompt;
+            if let Work::Answer(answer) = &mut sequence.work
+                && was_prefill
+            {
+                answer.n_computed += part.n;
+            }
             if was_prefill
                 && let Err(error) = self.cache.publish(&mut self.engine, standing, &sequence.tokens[..n_past])
             {
