@@ -34,14 +34,27 @@ impl Pins {
         Pins { pins: pins.into_iter().map(entry).collect() }
     }
 
-    /// The next pin to warm, marked as warming; `None` while another one is.
-    pub(super) fn start_next(&mut self) -> Option<(usize, &Pin)> {
-        if self.pins.iter().any(|entry| matches!(entry.state, State::Warming { .. })) {
-            return None;
-        }
-        let index = self.next_cold()?;
+    /// The next pin to warm; `None` while another one is.
+    pub(super) fn next(&self) -> Option<usize> {
+        let is_warming = self.pins.iter().any(|entry| matches!(entry.state, State::Warming { .. }));
+        if is_warming { None } else { self.next_cold() }
+    }
+
+    /// The longest cold pin that `tokens` begin with: computed for the house first, it serves this request, too.
+    pub(super) fn cold_prefix_of(&self, tokens: &[Token]) -> Option<usize> {
+        let is_cold = |entry: &Entry| matches!(entry.state, State::Cold) && entry.n_failures < TRIES;
+        let cold = self.pins.iter().enumerate().filter(|(_, entry)| is_cold(entry));
+        let prefixes = cold.filter(|(_, entry)| {
+            let pin = &entry.pin.prompt.tokens;
+            pin.len() < tokens.len() && tokens.starts_with(pin)
+        });
+        prefixes.max_by_key(|(_, entry)| entry.pin.prompt.tokens.len()).map(|(index, _)| index)
+    }
+
+    /// Marks a cold pin as warming and gives it.
+    pub(super) fn start(&mut self, index: usize) -> &Pin {
         self.pins[index].state = State::Warming { n_done: 0 };
-        Some((index, &self.pins[index].pin))
+        &self.pins[index].pin
     }
 
     /// Whether a pin waits to be warmed.

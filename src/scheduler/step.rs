@@ -222,8 +222,12 @@ impl<E: Engine> Scheduler<E> {
                 }
             }
         }
-        if self.waiting.is_empty() && self.parked.is_empty() {
-            self.start_warming();
+        self.is_warming_blocked = false;
+        if self.waiting.is_empty()
+            && self.parked.is_empty()
+            && let Some(index) = self.pins.next()
+        {
+            self.is_warming_blocked = !self.start_warming(index);
         }
     }
 
@@ -232,6 +236,11 @@ impl<E: Engine> Scheduler<E> {
         if let Err(error) = self.make_sampler(&mut sequence) {
             self.end(sequence, Finish::Error, Some(error));
             return None;
+        }
+        if self.cache.is_shared()
+            && let Some(pin) = self.pins.cold_prefix_of(&sequence.tokens)
+        {
+            self.start_warming(pin);
         }
         loop {
             let n_hit = self.cache.find(sequence.owner, sequence.reusable());
@@ -344,24 +353,24 @@ impl<E: Engine> Scheduler<E> {
         self.running.iter().filter(|running| !running.sequence.is_warming()).count()
     }
 
-    /// Starts to warm the next cold pin, if it fits without taking anything from running sequences.
-    fn start_warming(&mut self) {
-        self.is_warming_blocked = false;
-        let Some((index, pin)) = self.pins.start_next() else { return };
+    /// Starts to warm a cold pin, if it fits without taking anything from running sequences.
+    fn start_warming(&mut self, index: usize) -> bool {
+        let pin = self.pins.start(index);
         let (tokens, cuts) = (pin.prompt.tokens.clone(), pin.prompt.cuts.clone());
         self.next_key += 1;
         let sequence = Sequence::warming(self.next_key, index, tokens, cuts);
         match self.stand(&sequence, None) {
-            Ok(Some(standing)) => self.start(sequence, standing, None, MissCause::Cold),
-            Ok(None) => {
-                self.is_warming_blocked = true;
-                self.pins.set_cold(index);
+            Ok(Some(standing)) => {
+                self.start(sequence, standing, None, MissCause::Cold);
+                return true;
             }
+            Ok(None) => self.pins.set_cold(index),
             Err(error) => {
                 error!(error, "warming a pin");
                 self.pins.set_failed(index);
             }
         }
+        false
     }
 
     /// Promises more cells to those who used theirs up; parks the newest sequence if there are none.

@@ -226,10 +226,12 @@ fn two_that_come_together_compute_their_prefix_once() {
 #[test]
 fn followers_go_on_when_their_leader_goes() {
     let house = house(Setup::default());
-    house.faults.gate(1);
+    house.faults.gate(0);
     let prefix = text('p', 1000);
     let prompts: Vec<String> = (0..4).map(|i| format!("{prefix} question {i}")).collect();
     let mut answers: Vec<_> = prompts.iter().map(|prompt| house.submit(ALICE, prompt, 4)).collect();
+    // One step, after which all of them have come.
+    house.faults.gate(1);
     house.await_status(|status| status.n_running == 4);
     drop(answers.remove(0));
     house.faults.open_gate();
