@@ -2,6 +2,7 @@
 //!
 //! Every error names file, key, value and what would be accepted. Paths are made absolute against the file's folder.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,6 +33,16 @@ pub struct Server {
 pub enum Listen {
     Tcp(std::net::SocketAddr),
     Unix(PathBuf),
+}
+
+/// As it is configured.
+impl fmt::Display for Listen {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Listen::Tcp(address) => address.fmt(formatter),
+            Listen::Unix(path) => write!(formatter, "unix:{}", path.display()),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -80,3 +80,13 @@ pub enum PromptError {
     #[error("the model's chat template refuses these messages: {reason}")]
     Template { reason: String },
 }
+
+/// Why a request was not planned.
+#[derive(Debug)]
+pub enum PlanFailure {
+    Prompt(PromptError),
+    /// The planner's inbox is full.
+    Busy,
+    /// The planner has ended.
+    Stopped,
+}

@@ -68,11 +68,13 @@ pub struct Cells {
     pub reserved: usize,
 }
 
-/// The queue is full.
+/// Why a request was not taken.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Busy {
-    /// When to try again, predicted from the measured prefill speed.
-    pub retry_after: Duration,
+pub enum SubmitError {
+    /// The queue is full; when to try again is predicted from the measured prefill speed.
+    Busy { retry_after: Duration },
+    /// The scheduler has ended or is about to.
+    Stopped,
 }
 
 pub(crate) enum Command {
