@@ -15,7 +15,9 @@ const READ_WITHIN: Duration = Duration::from_secs(60);
 /// A body that is too large is read on for as much again and thrown away: a client that is still sending would have its
 /// connection reset otherwise, and never see the answer that says why.
 pub(super) async fn read(body: Body, max: u64) -> Result<Vec<u8>, ApiError> {
-    tokio::time::timeout(READ_WITHIN, read_all(body, max)).await.unwrap_or_else(|_| Err(ApiError::body_too_slow(READ_WITHIN)))
+    tokio::time::timeout(READ_WITHIN, read_all(body, max))
+        .await
+        .unwrap_or_else(|_| Err(ApiError::body_too_slow(READ_WITHIN)))
 }
 
 async fn read_all(body: Body, max: u64) -> Result<Vec<u8>, ApiError> {

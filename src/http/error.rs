@@ -26,15 +26,18 @@ pub(super) struct ApiError {
     code: Option<&'static str>,
     /// What the log should know and the client need not.
     log: Option<String>,
-    retry_after: Option<Duration>,
-    length: Option<Length>,
+    number: Option<Number>,
 }
 
-/// Both numbers of a prompt that does not fit, for clients that shorten it themselves.
+/// What programs act on without reading the message.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Length {
-    n_prompt: usize,
-    n_context: usize,
+enum Number {
+    RetryAfter(Duration),
+    /// Of a prompt that does not fit, for clients that shorten it themselves.
+    Length {
+        n_prompt: usize,
+        n_context: usize,
+    },
 }
 
 /// Left in a response's extensions for the log line of its request.
@@ -43,15 +46,7 @@ pub(super) struct LogText(pub(super) String);
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
-        ApiError {
-            status,
-            message: message.into(),
-            param: None,
-            code: None,
-            log: None,
-            retry_after: None,
-            length: None,
-        }
+        ApiError { status, message: message.into(), param: None, code: None, log: None, number: None }
     }
 
     /// `field` holds something it must not.
@@ -86,7 +81,7 @@ impl ApiError {
         ApiError {
             param: Some("messages".to_owned()),
             code: Some("context_length_exceeded"),
-            length: Some(Length { n_prompt, n_context }),
+            number: Some(Number::Length { n_prompt, n_context }),
             ..ApiError::body(format!(
                 "this prompt has {n_prompt} tokens, the context holds {n_context}, of which an answer needs at least one"
             ))
@@ -102,7 +97,10 @@ impl ApiError {
     }
 
     pub(super) fn unknown_route(path: &str) -> ApiError {
-        ApiError { code: Some("unknown_route"), ..ApiError::new(StatusCode::NOT_FOUND, format!("{path} is not a route here")) }
+        ApiError {
+            code: Some("unknown_route"),
+            ..ApiError::new(StatusCode::NOT_FOUND, format!("{path} is not a route here"))
+        }
     }
 
     pub(super) fn wrong_method(method: &str, path: &str) -> ApiError {
@@ -114,13 +112,16 @@ impl ApiError {
 
     /// The daemon is going down, or the part that would answer has.
     pub(super) fn stopping() -> ApiError {
-        ApiError { code: Some("stopping"), ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down") }
+        ApiError {
+            code: Some("stopping"),
+            ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down")
+        }
     }
 
     fn busy(message: &str, retry_after: Duration) -> ApiError {
         ApiError {
             code: Some("queue_full"),
-            retry_after: Some(retry_after),
+            number: Some(Number::RetryAfter(retry_after)),
             ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
         }
     }
@@ -143,9 +144,9 @@ impl ApiError {
     pub(super) fn to_json(&self) -> Value {
         let kind = if self.status.is_client_error() { "invalid_request_error" } else { "server_error" };
         let mut error = json!({ "message": self.message, "type": kind, "param": self.param, "code": self.code });
-        if let Some(length) = self.length {
-            error["n_prompt_tokens"] = length.n_prompt.into();
-            error["n_ctx"] = length.n_context.into();
+        if let Some(Number::Length { n_prompt, n_context }) = self.number {
+            error["n_prompt_tokens"] = n_prompt.into();
+            error["n_ctx"] = n_context.into();
         }
         json!({ "error": error })
     }
@@ -156,7 +157,7 @@ impl IntoResponse for ApiError {
         let json = [(header::CONTENT_TYPE, "application/json")];
         let log = LogText(self.log_text().to_owned());
         let mut response = (self.status, json, self.to_json().to_string()).into_response();
-        if let Some(retry_after) = self.retry_after {
+        if let Some(Number::RetryAfter(retry_after)) = self.number {
             let seconds = retry_after.as_millis().div_ceil(1000).max(1);
             let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

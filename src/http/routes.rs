@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, Method, Uri, header};
 use axum::middleware::{self, Next};
@@ -41,7 +42,13 @@ async fn health() -> Response {
     json_response(&json!({ "status": "ok" }))
 }
 
-async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+/// The path fails to be read where its percent signs do not decode to UTF-8.
+async fn model(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let Path(id) = id.map_err(|_| ApiError::unknown_route(uri.path()))?;
     openai::model(&app, &id)
 }
 

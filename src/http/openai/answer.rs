@@ -31,10 +31,7 @@ pub(super) async fn respond(answer: Answer) -> Result<Response, ApiError> {
         "finish_reason": done.finish.name(),
     }]);
     body["usage"] = usage(&done);
-    let headers = [
-        (header::CONTENT_TYPE, "application/json".to_owned()),
-        (CACHE_HEADER, cache_header(&done.cache)),
-    ];
+    let headers = [(header::CONTENT_TYPE, "application/json".to_owned()), (CACHE_HEADER, cache_header(&done.cache))];
     Ok((headers, body.to_string()).into_response())
 }
 

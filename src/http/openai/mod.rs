@@ -6,6 +6,8 @@ mod answer;
 mod message;
 mod request;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

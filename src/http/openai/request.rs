@@ -58,11 +58,9 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
     check_count("tools", tools.len(), 0, TOOLS_MAX)?;
     let tools = tools.into_iter().enumerate().map(|(index, tool)| read_tool(index, &tool)).collect::<Result<_, _>>()?;
 
-    if let Some(salt) = &wire.cache_salt {
-        if salt.len() > CACHE_SALT_BYTES_MAX {
-            let reason = format!("has {} bytes: at most {CACHE_SALT_BYTES_MAX} are allowed", salt.len());
-            return Err(ApiError::field("cache_salt", reason));
-        }
+    if let Some(salt) = wire.cache_salt.as_ref().filter(|salt| salt.len() > CACHE_SALT_BYTES_MAX) {
+        let reason = format!("has {} bytes: at most {CACHE_SALT_BYTES_MAX} are allowed", salt.len());
+        return Err(ApiError::field("cache_salt", reason));
     }
     let client = Client { name: peer.to_owned(), salt: wire.cache_salt, dialect: Dialect::OpenAi };
     let form = match wire.stream {
@@ -239,7 +237,10 @@ fn stop(stop: Option<Value>) -> Result<Vec<String>, ApiError> {
         .enumerate()
         .map(|(index, text)| match text {
             Value::String(text) if !text.is_empty() => Ok(text),
-            other => Err(ApiError::field(format!("stop[{index}]"), format!("{other}: must be a text of at least one character"))),
+            other => Err(ApiError::field(
+                format!("stop[{index}]"),
+                format!("{other}: must be a text of at least one character"),
+            )),
         })
         .collect()
 }

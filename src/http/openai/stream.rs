@@ -112,8 +112,7 @@ impl Chunks {
 
     fn chunk(&self, delta: Value, finish_reason: Option<&str>) -> Value {
         let mut chunk = self.head();
-        chunk["choices"] =
-            json!([{ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish_reason }]);
+        chunk["choices"] = json!([{ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish_reason }]);
         if self.include_usage {
             // OpenAI's streams carry the key in each chunk once the client asked for it.
             chunk["usage"] = Value::Null;
