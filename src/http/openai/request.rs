@@ -13,8 +13,8 @@ use super::message::{self, WireMessage};
 use crate::http::error::ApiError;
 use crate::request::{Client, Dialect, Request, Sampling, Token};
 
-/// Levels of arrays and objects. Home Assistant's deepest tool schema has 9; each level costs stack where JSON is parsed
-/// recursively, in the chat template, too.
+/// Levels of arrays and objects. The deepest of Home Assistant's recorded requests has 10; each level costs stack where JSON
+/// is read recursively, as chat templates may do.
 const DEPTH_MAX: usize = 64;
 /// Far beyond what fits any context (a message costs at least four tokens or so), and cheap to refuse.
 const MESSAGES_MAX: usize = 2_000;

@@ -22,8 +22,8 @@ use crate::request::{Done, Event};
 /// Headers go out after this even if the request still waits: clients give up on a server that says nothing.
 const HEADERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Something is sent at least this often while the prompt is computed. Proxies drop a silent connection after 60 s, some
-/// clients after 15 s; the client then asks again, and the same prompt is computed twice.
+/// Something is sent at least this often while the prompt is computed. Many proxies drop a
+/// connection that is silent for 60 s; the client then asks again, and the same prompt is computed twice.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// The answer as a stream. An error before admission is still a status, unless admission takes more than two seconds.
