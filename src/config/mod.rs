@@ -12,6 +12,7 @@ mod raw;
 mod threads;
 mod units;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -85,6 +86,16 @@ pub struct Server {
 pub enum Listen {
     Tcp(std::net::SocketAddr),
     Unix(PathBuf),
+}
+
+/// As it is configured.
+impl fmt::Display for Listen {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Listen::Tcp(address) => address.fmt(formatter),
+            Listen::Unix(path) => write!(formatter, "unix:{}", path.display()),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

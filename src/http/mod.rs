@@ -1,1 +1,43 @@
-//! To be written.
+//! The HTTP side: sockets, routes, dialects. The only room that knows hyper, axum or a wire format.
+//!
+//! A *dialect* is one vendor's wire format: it parses a body to a `Request` and renders `Event`s to bytes. Everything
+//! between (planning, the length check, submitting, waiting) is the same for all of them and stands in `answer.rs`.
+//! Nothing here decides what is computed; when a client goes away its event receiver is dropped, and that is all.
+
+mod answer;
+mod body;
+mod error;
+mod listener;
+mod openai;
+mod ready;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+use futures_util::future::BoxFuture;
+
+pub use listener::{BindError, Server};
+
+use crate::prompt::{PlanFailure, Planned};
+use crate::request::Request;
+use crate::scheduler::{Status, Submission, SubmitError};
+
+/// What HTTP needs of the house behind it. The daemon stands on the planner's and the scheduler's handles.
+pub trait House: Send + Sync + 'static {
+    /// The tokens of `request`'s prompt.
+    fn plan(&self, request: Request) -> BoxFuture<'_, Result<Planned, PlanFailure>>;
+
+    /// Queues a planned request; its answer comes through `submission.events`.
+    fn submit(&self, submission: Submission) -> Result<(), SubmitError>;
+
+    fn status(&self) -> Status;
+
+    /// Names that `model` may have: the model's own and each profile's.
+    fn models(&self) -> Vec<String>;
+
+    /// Cells of the context: prompt and answer of one request must fit in.
+    fn context(&self) -> usize;
+
+    /// Tokens in the model's vocabulary.
+    fn n_vocab(&self) -> usize;
+}

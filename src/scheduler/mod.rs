@@ -82,8 +82,8 @@ pub struct PinStatus {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// The queue is full; when to try again is predicted from the measured prefill speed.
-    #[error("{n_waiting} requests are waiting already, try again in {} s", retry_after.as_secs())]
-    Busy { n_waiting: usize, retry_after: Duration },
+    #[error("the queue is full, try again in {} s", retry_after.as_secs())]
+    Busy { retry_after: Duration },
     #[error("hob is stopping")]
     Stopped,
 }
@@ -170,7 +170,7 @@ impl SchedulerHandle {
         // Before anything was measured: as fast as a small machine.
         let speed = if status.prefill_tokens_per_second == 0 { 100 } else { status.prefill_tokens_per_second };
         let seconds = (status.n_tokens_ahead as u64).div_ceil(speed).clamp(1, 600);
-        SubmitError::Busy { n_waiting: self.n_waiting_max, retry_after: Duration::from_secs(seconds) }
+        SubmitError::Busy { retry_after: Duration::from_secs(seconds) }
     }
 }
 

@@ -1,0 +1,234 @@
+//! What a client is told when its request cannot be answered.
+//!
+//! An *API error* carries two texts: the message goes to the client, `log` (if the cause says more than a client should
+//! see) only to the log. Rendered as OpenAI's error object, which every client of that dialect reads.
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::prompt::{PlanFailure, PromptError};
+use crate::scheduler::SubmitError;
+
+/// When to come back after the planner's inbox was full: it takes a request in milliseconds.
+const PLANNER_RETRY: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub(super) struct ApiError {
+    pub(super) status: StatusCode,
+    message: String,
+    /// The field at fault: `messages[2].content`.
+    param: Option<String>,
+    /// A word that programs can match.
+    code: Option<&'static str>,
+    /// What the log should know and the client need not.
+    log: Option<String>,
+    number: Option<Number>,
+}
+
+/// What programs act on without reading the message.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Number {
+    RetryAfter(Duration),
+    /// Of a prompt that does not fit, for clients that shorten it themselves.
+    Length {
+        n_prompt: usize,
+        n_context: usize,
+    },
+}
+
+/// Left in a response's extensions for the log line of its request.
+#[derive(Clone)]
+pub(super) struct LogText(pub(super) String);
+
+impl ApiError {
+    fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
+        ApiError { status, message: message.into(), param: None, code: None, log: None, number: None }
+    }
+
+    /// `field` holds something it must not.
+    pub(super) fn field(field: impl Into<String>, reason: impl std::fmt::Display) -> ApiError {
+        let field = field.into();
+        ApiError { param: Some(field.clone()), ..ApiError::body(format!("{field}: {reason}")) }
+    }
+
+    /// The body as a whole cannot be read.
+    pub(super) fn body(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    pub(super) fn body_too_large(max: u64) -> ApiError {
+        ApiError {
+            code: Some("body_too_large"),
+            ..ApiError::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body is larger than {max} bytes, which is server.max_body"),
+            )
+        }
+    }
+
+    pub(super) fn body_too_slow(limit: Duration) -> ApiError {
+        ApiError::new(
+            StatusCode::REQUEST_TIMEOUT,
+            format!("the body did not arrive within {} seconds", limit.as_secs()),
+        )
+    }
+
+    pub(super) fn too_long(n_prompt: usize, n_context: usize) -> ApiError {
+        ApiError {
+            param: Some("messages".to_owned()),
+            code: Some("context_length_exceeded"),
+            number: Some(Number::Length { n_prompt, n_context }),
+            ..ApiError::body(format!(
+                "this prompt has {n_prompt} tokens, the context holds {n_context}, of which an answer needs at least one"
+            ))
+        }
+    }
+
+    pub(super) fn unknown_model(message: impl Into<String>) -> ApiError {
+        ApiError {
+            param: Some("model".to_owned()),
+            code: Some("model_not_found"),
+            ..ApiError::new(StatusCode::NOT_FOUND, message)
+        }
+    }
+
+    pub(super) fn unknown_route(path: &str) -> ApiError {
+        ApiError {
+            code: Some("unknown_route"),
+            ..ApiError::new(StatusCode::NOT_FOUND, format!("{path} is not a route here"))
+        }
+    }
+
+    pub(super) fn wrong_method(method: &str, path: &str) -> ApiError {
+        ApiError {
+            code: Some("method_not_allowed"),
+            ..ApiError::new(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}"))
+        }
+    }
+
+    /// The daemon is going down, or the part that would answer has.
+    pub(super) fn stopping() -> ApiError {
+        ApiError {
+            code: Some("stopping"),
+            ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down")
+        }
+    }
+
+    fn busy(message: &str, retry_after: Duration) -> ApiError {
+        ApiError {
+            code: Some("queue_full"),
+            number: Some(Number::RetryAfter(retry_after)),
+            ..ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        }
+    }
+
+    /// The engine could not go on with the request; `message` is fit for the client.
+    pub(super) fn failed(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    /// We broke a rule of our own; only the log says which.
+    pub(super) fn internal(log: String) -> ApiError {
+        ApiError { log: Some(log), ..ApiError::failed("the server lost track of this request") }
+    }
+
+    pub(super) fn log_text(&self) -> &str {
+        self.log.as_ref().unwrap_or(&self.message)
+    }
+
+    /// OpenAI's error object.
+    pub(super) fn to_json(&self) -> Value {
+        let kind = if self.status.is_client_error() { "invalid_request_error" } else { "server_error" };
+        let mut error = json!({ "message": self.message, "type": kind, "param": self.param, "code": self.code });
+        if let Some(Number::Length { n_prompt, n_context }) = self.number {
+            error["n_prompt_tokens"] = n_prompt.into();
+            error["n_ctx"] = n_context.into();
+        }
+        json!({ "error": error })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let json = [(header::CONTENT_TYPE, "application/json")];
+        let log = LogText(self.log_text().to_owned());
+        let mut response = (self.status, json, self.to_json().to_string()).into_response();
+        if let Some(Number::RetryAfter(retry_after)) = self.number {
+            let seconds = retry_after.as_millis().div_ceil(1000).max(1);
+            let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response.extensions_mut().insert(log);
+        response
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> ApiError {
+        match error {
+            SubmitError::Busy { retry_after } => ApiError::busy("the queue is full", retry_after),
+            SubmitError::Stopped => ApiError::stopping(),
+        }
+    }
+}
+
+impl From<PlanFailure> for ApiError {
+    fn from(failure: PlanFailure) -> ApiError {
+        match failure {
+            PlanFailure::Prompt(error) => error.into(),
+            PlanFailure::Busy => ApiError::busy("too many prompts are being planned", PLANNER_RETRY),
+            PlanFailure::Stopped => ApiError::stopping(),
+        }
+    }
+}
+
+impl From<PromptError> for ApiError {
+    fn from(error: PromptError) -> ApiError {
+        let message = error.to_string();
+        let param = match error {
+            PromptError::UnknownModel { .. } => return ApiError::unknown_model(message),
+            PromptError::Reserved { index, .. } => format!("messages[{index}]"),
+            PromptError::ReservedElsewhere { place, .. } => place,
+            PromptError::Template { .. } => "messages".to_owned(),
+        };
+        ApiError { param: Some(param), ..ApiError::body(message) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_rounded_up_and_at_least_a_second() {
+        for (retry_after, expected) in [(0, "1"), (1, "1"), (1000, "1"), (1001, "2"), (61_500, "62")] {
+            let error = ApiError::from(SubmitError::Busy { retry_after: Duration::from_millis(retry_after) });
+            let response = error.into_response();
+            assert_eq!(response.status(), 503);
+            assert_eq!(response.headers()["retry-after"], expected, "{retry_after} ms");
+        }
+    }
+
+    #[test]
+    fn a_prompt_error_names_its_place() {
+        let check = |error: PromptError, status: u16, param: &str| {
+            let error = ApiError::from(error);
+            assert_eq!((error.status.as_u16(), error.param.as_deref()), (status, Some(param)));
+        };
+        check(PromptError::UnknownModel { name: "a".into(), known: "b".into() }, 404, "model");
+        check(PromptError::Reserved { index: 3, code: 0xE000 }, 400, "messages[3]");
+        check(PromptError::ReservedElsewhere { place: "tools[1]".into(), code: 0xE000 }, 400, "tools[1]");
+        check(PromptError::Template { reason: "roles must alternate".into() }, 400, "messages");
+    }
+
+    #[test]
+    fn the_log_has_its_own_text_where_there_is_one() {
+        let error = ApiError::internal("row 7 of the batch".into());
+        assert!(!error.to_json().to_string().contains("row 7"));
+        assert_eq!(error.into_response().extensions().get::<LogText>().unwrap().0, "row 7 of the batch");
+    }
+}

@@ -1,0 +1,162 @@
+//! Parses the messages of a chat request.
+//!
+//! A *part* is one piece of a message's content; only text can be read here, and its parts are joined by a line feed.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::request::{check_depth, from_json};
+use crate::http::error::ApiError;
+use crate::request::{Message, Role, ToolCall};
+
+#[derive(Deserialize)]
+pub(super) struct WireMessage {
+    role: String,
+    content: Option<Content>,
+    reasoning_content: Option<String>,
+    name: Option<String>,
+    tool_calls: Option<Vec<WireToolCall>>,
+    tool_call_id: Option<String>,
+}
+
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    r#type: String,
+    text: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WireToolCall {
+    id: Option<String>,
+    r#type: Option<String>,
+    function: Function,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    name: String,
+    arguments: Option<Box<RawValue>>,
+}
+
+pub(super) fn read_all(messages: Vec<WireMessage>) -> Result<Vec<Message>, ApiError> {
+    messages.into_iter().enumerate().map(|(index, message)| read(message, &format!("messages[{index}]"))).collect()
+}
+
+/// `place`: where the message stands, for errors.
+fn read(message: WireMessage, place: &str) -> Result<Message, ApiError> {
+    let role = role(&message.role).map_err(|reason| ApiError::field(format!("{place}.role"), reason))?;
+    let calls = message.tool_calls.unwrap_or_default();
+    if role != Role::Assistant && !calls.is_empty() {
+        return Err(ApiError::field(format!("{place}.tool_calls"), "only an assistant's message may have them"));
+    }
+    let tool_calls = calls
+        .into_iter()
+        .enumerate()
+        .map(|(index, call)| read_call(call, &format!("{place}.tool_calls[{index}]")))
+        .collect::<Result<_, _>>()?;
+    let content = match message.content {
+        None => String::new(),
+        Some(Content::Text(text)) => text,
+        Some(Content::Parts(parts)) => join(parts, &format!("{place}.content"))?,
+    };
+    Ok(Message {
+        role,
+        content,
+        reasoning: message.reasoning_content,
+        name: message.name,
+        tool_calls,
+        tool_call_id: message.tool_call_id,
+    })
+}
+
+fn role(name: &str) -> Result<Role, String> {
+    match name {
+        "system" => Ok(Role::System),
+        "developer" => Ok(Role::Developer),
+        "user" => Ok(Role::User),
+        "assistant" => Ok(Role::Assistant),
+        "tool" => Ok(Role::Tool),
+        _ => Err(format!("\"{name}\": must be system, developer, user, assistant or tool")),
+    }
+}
+
+fn join(parts: Vec<Part>, place: &str) -> Result<String, ApiError> {
+    let texts = parts.into_iter().enumerate().map(|(index, part)| match (part.r#type.as_str(), part.text) {
+        ("text", Some(text)) => Ok(text),
+        ("text", None) => Err(ApiError::field(format!("{place}[{index}].text"), "is required")),
+        (other, _) => {
+            let reason = format!("\"{other}\" is not supported: only text can be read here");
+            Err(ApiError::field(format!("{place}[{index}].type"), reason))
+        }
+    });
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+}
+
+fn read_call(call: WireToolCall, place: &str) -> Result<ToolCall, ApiError> {
+    if let Some(kind) = call.r#type.filter(|kind| kind != "function") {
+        return Err(ApiError::field(format!("{place}.type"), format!("\"{kind}\": must be \"function\"")));
+    }
+    if call.function.name.is_empty() {
+        return Err(ApiError::field(format!("{place}.function.name"), "must not be empty"));
+    }
+    let place = format!("{place}.function.arguments");
+    let arguments = read_arguments(call.function.arguments.as_deref(), &place)?;
+    Ok(ToolCall { id: call.id, name: call.function.name, arguments })
+}
+
+/// OpenAI sends the arguments as a string that holds JSON, other clients as the object itself. Either way the text stays
+/// as it came, keys in their order: it was part of the prompt's next version, byte for byte.
+fn read_arguments(arguments: Option<&RawValue>, place: &str) -> Result<String, ApiError> {
+    let Some(arguments) = arguments.map(RawValue::get) else { return Ok("{}".to_owned()) };
+    if arguments.starts_with('{') {
+        return Ok(arguments.to_owned());
+    }
+    if !arguments.starts_with('"') {
+        return Err(ApiError::field(place, format!("{arguments}: must be an object, or a string that holds one")));
+    }
+    let text: String = from_json(arguments, place)?;
+    // The body's own depth does not count what is inside a string; the chat template parses it all the same.
+    check_depth(&text).map_err(|reason| ApiError::field(place, reason))?;
+    Ok(text)
+}
+
+/// By hand: a derived untagged enum would forget which field was wrong.
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Content, D::Error> {
+        struct TextOrParts;
+
+        impl<'de> Visitor<'de> for TextOrParts {
+            type Value = Content;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("a string or a list of parts")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Content, E> {
+                Ok(Content::Text(text.to_owned()))
+            }
+
+            fn visit_string<E: de::Error>(self, text: String) -> Result<Content, E> {
+                Ok(Content::Text(text))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Content, A::Error> {
+                let mut all = Vec::new();
+                while let Some(part) = parts.next_element()? {
+                    all.push(part);
+                }
+                Ok(Content::Parts(all))
+            }
+        }
+
+        deserializer.deserialize_any(TextOrParts)
+    }
+}

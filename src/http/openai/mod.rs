@@ -1,0 +1,59 @@
+//! OpenAI's dialect: chat completions and the list of models.
+//!
+//! `request` parses, `answer` renders a whole answer, `stream` a streamed one.
+
+mod answer;
+mod message;
+mod request;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::answer::{Answer, App, Peer, RequestId};
+use super::body;
+use super::error::ApiError;
+use super::routes::json_response;
+
+pub(super) async fn chat_completions(
+    State(app): State<Arc<App>>,
+    Extension(Peer(peer)): Extension<Peer>,
+    Extension(id): Extension<RequestId>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let body = body::read(body, app.max_body).await?;
+    let received = Instant::now();
+    let asked = request::parse(&body, &peer)?;
+    let answer = Answer::begin(&app, asked.request, id, received).await?;
+    match asked.form {
+        request::Form::Whole => answer::respond(answer).await,
+        request::Form::Stream { include_usage } => stream::respond(answer, include_usage).await,
+    }
+}
+
+pub(super) async fn models(State(app): State<Arc<App>>) -> Response {
+    let models: Vec<Value> = app.house.models().iter().map(|name| model_json(name, app.created)).collect();
+    json_response(&json!({ "object": "list", "data": models }))
+}
+
+pub(super) fn model(app: &App, id: &str) -> Result<Response, ApiError> {
+    let models = app.house.models();
+    if models.iter().any(|name| name == id) {
+        Ok(json_response(&model_json(id, app.created)))
+    } else {
+        let known = models.join(", ");
+        Err(ApiError::unknown_model(format!("model `{id}` is not here; there are: {known}")))
+    }
+}
+
+fn model_json(name: &str, created: u64) -> Value {
+    json!({ "id": name, "object": "model", "created": created, "owned_by": "hob" })
+}

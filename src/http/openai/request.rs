@@ -1,0 +1,293 @@
+//! Parses the body of `POST /v1/chat/completions`.
+//!
+//! A *body* is JSON as the client wrote it; what comes out is a `Request` whose every value is checked, or an error that
+//! names the field. Unknown fields are ignored, as OpenAI's clients expect; a known field that cannot be honoured yet is
+//! refused, because an answer that ignores it would look right and be wrong.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::message::{self, WireMessage};
+use crate::http::error::ApiError;
+use crate::request::{Client, Dialect, Request, Sampling, Token};
+
+/// Levels of arrays and objects. The deepest of Home Assistant's recorded requests has 10; each level costs stack where JSON
+/// is read recursively, as chat templates may do.
+const DEPTH_MAX: usize = 64;
+/// Far beyond what fits any context (a message costs at least four tokens or so), and cheap to refuse.
+const MESSAGES_MAX: usize = 2_000;
+const TOOLS_MAX: usize = 256;
+/// Each generated piece of text is compared with each of them.
+const STOP_MAX: usize = 16;
+/// OpenAI's own limit.
+const LOGIT_BIAS_MAX: usize = 300;
+/// It is only hashed; a page of text here is a mistake.
+const CACHE_SALT_BYTES_MAX: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct ChatRequest {
+    pub(super) request: Request,
+    pub(super) form: Form,
+}
+
+/// How the answer is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Whole,
+    Stream { include_usage: bool },
+}
+
+/// `peer`: the client's name.
+pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
+    let text = std::str::from_utf8(body)
+        .map_err(|error| ApiError::body(format!("the body is not UTF-8 from byte {} on", error.valid_up_to())))?;
+    check_depth(text).map_err(ApiError::body)?;
+    let wire: WireRequest = from_json(text, "")?;
+    wire.check_unsupported()?;
+
+    let sampling = wire.sampling()?;
+    let max_tokens = wire.max_tokens()?;
+    let stop = stop(wire.stop)?;
+    let model = wire.model.filter(|model| !model.is_empty()).ok_or_else(|| ApiError::field("model", "is required"))?;
+    let messages = wire.messages.ok_or_else(|| ApiError::field("messages", "is required"))?;
+    check_count("messages", messages.len(), 1, MESSAGES_MAX)?;
+    let messages = message::read_all(messages)?;
+    let tools = wire.tools.unwrap_or_default();
+    check_count("tools", tools.len(), 0, TOOLS_MAX)?;
+    let tools = tools.into_iter().enumerate().map(|(index, tool)| read_tool(index, &tool)).collect::<Result<_, _>>()?;
+
+    if let Some(salt) = wire.cache_salt.as_ref().filter(|salt| salt.len() > CACHE_SALT_BYTES_MAX) {
+        let reason = format!("has {} bytes: at most {CACHE_SALT_BYTES_MAX} are allowed", salt.len());
+        return Err(ApiError::field("cache_salt", reason));
+    }
+    let client = Client { name: peer.to_owned(), salt: wire.cache_salt, dialect: Dialect::OpenAi };
+    let form = match wire.stream {
+        Some(true) => {
+            let options = wire.stream_options.unwrap_or_default();
+            Form::Stream { include_usage: options.include_usage.unwrap_or(false) }
+        }
+        _ => Form::Whole,
+    };
+    Ok(ChatRequest { request: Request { model, messages, tools, sampling, max_tokens, stop, client }, form })
+}
+
+/// A value from JSON text; `place`: where in the body the text stands, with nothing for the body itself.
+pub(super) fn from_json<T: DeserializeOwned>(text: &str, place: &str) -> Result<T, ApiError> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.into_inner();
+        // The root's path is a dot.
+        let field = match path.as_str() {
+            "." => place.to_owned(),
+            _ if place.is_empty() => path,
+            _ => format!("{place}.{path}"),
+        };
+        if !inner.is_data() {
+            ApiError::body(format!("the body is not valid JSON: {inner}"))
+        } else if field.is_empty() {
+            ApiError::body(inner.to_string())
+        } else {
+            ApiError::field(field, inner)
+        }
+    })?;
+    deserializer.end().map_err(|error| ApiError::body(format!("the body is not valid JSON: {error}")))?;
+    Ok(value)
+}
+
+/// Refuses JSON text nested deeper than the limit; cheap enough to come before parsing.
+pub(super) fn check_depth(json: &str) -> Result<(), String> {
+    let (mut depth, mut deepest, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            _ if is_text => {}
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    if deepest > DEPTH_MAX {
+        return Err(format!("the JSON is nested {deepest} levels deep: at most {DEPTH_MAX} are allowed"));
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct WireRequest {
+    model: Option<String>,
+    messages: Option<Vec<WireMessage>>,
+    tools: Option<Vec<Box<RawValue>>>,
+    tool_choice: Option<Value>,
+    response_format: Option<Value>,
+    n: Option<i64>,
+    logprobs: Option<bool>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    top_k: Option<i64>,
+    min_p: Option<f64>,
+    seed: Option<i64>,
+    repeat_penalty: Option<f64>,
+    frequency_penalty: Option<f64>,
+    presence_penalty: Option<f64>,
+    logit_bias: Option<Map<String, Value>>,
+    max_tokens: Option<i64>,
+    max_completion_tokens: Option<i64>,
+    stop: Option<Value>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    cache_salt: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+impl WireRequest {
+    fn check_unsupported(&self) -> Result<(), ApiError> {
+        match &self.tool_choice {
+            // The tools stay in the prompt whatever the choice: without them it would be another prompt, reused by none.
+            None => {}
+            Some(Value::String(choice)) if choice == "auto" || choice == "none" => {}
+            Some(choice) => {
+                let reason = format!("{choice} is not supported yet: \"auto\" and \"none\" are");
+                return Err(ApiError::field("tool_choice", reason));
+            }
+        }
+        match &self.response_format {
+            None => {}
+            Some(format) if format["type"] == "text" => {}
+            Some(_) => {
+                return Err(ApiError::field("response_format", "is not supported yet, but for {\"type\":\"text\"}"));
+            }
+        }
+        if let Some(n) = self.n.filter(|n| *n != 1) {
+            return Err(ApiError::field("n", format!("{n}: must be 1, one answer is given to a request")));
+        }
+        if self.logprobs == Some(true) {
+            return Err(ApiError::field("logprobs", "true is not supported yet"));
+        }
+        Ok(())
+    }
+
+    fn sampling(&self) -> Result<Sampling, ApiError> {
+        let default = Sampling::default();
+        Ok(Sampling {
+            temperature: number("temperature", self.temperature, 0.0, 2.0, default.temperature)?,
+            top_p: match number("top_p", self.top_p, 0.0, 1.0, default.top_p)? {
+                top_p if top_p > 0.0 => top_p,
+                _ => return Err(ApiError::field("top_p", "0: must be above 0, up to 1")),
+            },
+            top_k: integer("top_k", self.top_k, 0, i32::MAX.into())?.map_or(default.top_k, |top_k| top_k as i32),
+            min_p: number("min_p", self.min_p, 0.0, 1.0, default.min_p)?,
+            // -1 asks llama.cpp for a new seed each time. Wider seeds are folded, so that both halves count.
+            seed: self.seed.filter(|seed| *seed != -1).map(|seed| (seed ^ (seed >> 32)) as u32),
+            repeat_penalty: number("repeat_penalty", self.repeat_penalty, 0.1, 10.0, default.repeat_penalty)?,
+            frequency_penalty: number(
+                "frequency_penalty",
+                self.frequency_penalty,
+                -2.0,
+                2.0,
+                default.frequency_penalty,
+            )?,
+            presence_penalty: number("presence_penalty", self.presence_penalty, -2.0, 2.0, default.presence_penalty)?,
+            logit_bias: self.logit_bias.as_ref().map_or(Ok(Vec::new()), logit_bias)?,
+        })
+    }
+
+    fn max_tokens(&self) -> Result<Option<usize>, ApiError> {
+        let old = integer("max_tokens", self.max_tokens, 1, i64::MAX)?;
+        let new = integer("max_completion_tokens", self.max_completion_tokens, 1, i64::MAX)?;
+        Ok(new.or(old).map(|n_tokens| usize::try_from(n_tokens).unwrap_or(usize::MAX)))
+    }
+}
+
+fn logit_bias(biases: &Map<String, Value>) -> Result<Vec<(Token, f32)>, ApiError> {
+    check_count("logit_bias", biases.len(), 0, LOGIT_BIAS_MAX)?;
+    biases
+        .iter()
+        .map(|(key, value)| {
+            let field = format!("logit_bias.{key}");
+            let token = key.parse().ok().filter(|token| *token >= 0);
+            let token = token.ok_or_else(|| ApiError::field(&field, "the key must be a token's id"))?;
+            let bias = value.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
+            let bias = bias.ok_or_else(|| ApiError::field(&field, format!("{value}: must be -100 to 100")))?;
+            Ok((Token(token), bias as f32))
+        })
+        .collect()
+}
+
+fn stop(stop: Option<Value>) -> Result<Vec<String>, ApiError> {
+    let texts = match stop {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(texts)) => texts,
+        Some(text) => vec![text],
+    };
+    check_count("stop", texts.len(), 0, STOP_MAX)?;
+    texts
+        .into_iter()
+        .enumerate()
+        .map(|(index, text)| match text {
+            Value::String(text) if !text.is_empty() => Ok(text),
+            other => Err(ApiError::field(
+                format!("stop[{index}]"),
+                format!("{other}: must be a text of at least one character"),
+            )),
+        })
+        .collect()
+}
+
+/// A tool's definition stays the text that the client sent: reordered keys would be another prompt.
+fn read_tool(index: usize, tool: &RawValue) -> Result<String, ApiError> {
+    #[derive(Deserialize)]
+    struct Tool {
+        r#type: String,
+        function: Function,
+    }
+    #[derive(Deserialize)]
+    struct Function {
+        name: String,
+    }
+
+    let place = format!("tools[{index}]");
+    let checked: Tool = from_json(tool.get(), &place)?;
+    if checked.r#type != "function" {
+        let reason = format!("\"{}\": must be \"function\"", checked.r#type);
+        return Err(ApiError::field(format!("{place}.type"), reason));
+    }
+    if checked.function.name.is_empty() {
+        return Err(ApiError::field(format!("{place}.function.name"), "must not be empty"));
+    }
+    Ok(tool.get().to_owned())
+}
+
+fn number(field: &str, value: Option<f64>, min: f64, max: f64, default: f32) -> Result<f32, ApiError> {
+    match value {
+        None => Ok(default),
+        Some(value) if (min..=max).contains(&value) => Ok(value as f32),
+        Some(value) => Err(ApiError::field(field, format!("{value}: must be {min} to {max}"))),
+    }
+}
+
+fn integer(field: &str, value: Option<i64>, min: i64, max: i64) -> Result<Option<i64>, ApiError> {
+    match value {
+        Some(value) if value < min => Err(ApiError::field(field, format!("{value}: must be at least {min}"))),
+        Some(value) if value > max => Err(ApiError::field(field, format!("{value}: must be at most {max}"))),
+        value => Ok(value),
+    }
+}
+
+fn check_count(field: &str, count: usize, min: usize, max: usize) -> Result<(), ApiError> {
+    if (min..=max).contains(&count) {
+        return Ok(());
+    }
+    Err(ApiError::field(field, format!("has {count} entries: must have {min} to {max}")))
+}

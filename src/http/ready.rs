@@ -1,0 +1,77 @@
+//! What can be seen of the house: whether it is ready, its pins, its cells.
+//!
+//! *Ready* means that each pin is warm, so that the first question is as fast as the hundredth; after
+//! `server.start_wait` a house that is still warming says 200 with `degraded`, since slow answers beat none.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::answer::App;
+use super::routes::json_response;
+use crate::scheduler::{PinStatus, Status};
+
+pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
+    let status = app.house.status();
+    let is_warm = status.pins.iter().all(|pin| pin.is_warm);
+    let (code, word) = if is_warm {
+        (StatusCode::OK, "ready")
+    } else if app.started.elapsed() >= app.start_wait {
+        (StatusCode::OK, "degraded")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "warming")
+    };
+    (code, json_response(&progress(word, &status))).into_response()
+}
+
+pub(super) async fn pins(State(app): State<Arc<App>>) -> Response {
+    let pins: Vec<Value> = app
+        .house
+        .status()
+        .pins
+        .iter()
+        .map(|pin| {
+            let mut value = pin_progress(pin);
+            value["hits"] = pin.n_hits.into();
+            value["reused"] = pin.n_reused.into();
+            value
+        })
+        .collect();
+    json_response(&json!({ "pins": pins }))
+}
+
+pub(super) async fn cache(State(app): State<Arc<App>>) -> Response {
+    let Status { cells, n_running, n_waiting, prefill_tokens_per_second, .. } = app.house.status();
+    json_response(&json!({
+        "cells": {
+            "total": cells.total,
+            "free": cells.free,
+            "evictable": cells.evictable,
+            "pinned": cells.pinned,
+            "held": cells.held,
+            "reserved": cells.reserved,
+        },
+        "running": n_running,
+        "waiting": n_waiting,
+        "prefill_tokens_per_second": prefill_tokens_per_second,
+    }))
+}
+
+fn progress(word: &str, status: &Status) -> Value {
+    let n_left: usize = status.pins.iter().map(|pin| pin.n_tokens.saturating_sub(pin.n_done)).sum();
+    let speed = status.prefill_tokens_per_second;
+    json!({
+        "status": word,
+        "pins": status.pins.iter().map(pin_progress).collect::<Vec<_>>(),
+        "tokens_per_second": speed,
+        // Unknown until something was computed.
+        "seconds_left": (speed > 0).then(|| (n_left as u64).div_ceil(speed)),
+    })
+}
+
+fn pin_progress(pin: &PinStatus) -> Value {
+    json!({ "name": pin.name, "tokens": pin.n_tokens, "done": pin.n_done, "warm": pin.is_warm })
+}

@@ -1,0 +1,79 @@
+//! The route table, and what every answer has in common: an id, a log line, JSON for what is not here.
+//!
+//! A *route* is a path with its method; dialects bring their own handlers.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderValue, Method, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::{Value, json};
+use tracing::{debug, warn};
+
+use super::answer::{App, RequestId};
+use super::error::{ApiError, LogText};
+use super::{openai, ready};
+
+pub(super) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(openai::chat_completions))
+        .route("/v1/models", get(openai::models))
+        .route("/v1/models/{*id}", get(model))
+        .route("/health", get(health))
+        .route("/ready", get(ready::ready))
+        .route("/hob/v1/pins", get(ready::pins))
+        .route("/hob/v1/cache", get(ready::cache))
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn(identify))
+        .with_state(app)
+}
+
+pub(super) fn json_response(value: &Value) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+}
+
+/// Alive: this thread answers. Says nothing about the model; `/ready` does.
+async fn health() -> Response {
+    json_response(&json!({ "status": "ok" }))
+}
+
+/// The path fails to be read where its percent signs do not decode to UTF-8.
+async fn model(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let Path(id) = id.map_err(|_| ApiError::unknown_route(uri.path()))?;
+    openai::model(&app, &id)
+}
+
+async fn unknown_route(uri: Uri) -> ApiError {
+    ApiError::unknown_route(uri.path())
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::wrong_method(method.as_str(), uri.path())
+}
+
+/// Gives each request its id, and the log its line.
+async fn identify(mut request: Request, next: Next) -> Response {
+    let id = format!("{:032x}", fastrand::u128(..));
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let mut response = next.run(request).await;
+
+    let status = response.status().as_u16();
+    match response.extensions_mut().remove::<LogText>() {
+        Some(LogText(error)) if status >= 500 => warn!(id, %method, path, status, error, "request failed"),
+        Some(LogText(error)) => debug!(id, %method, path, status, error, "request refused"),
+        None => debug!(id, %method, path, status, "request"),
+    }
+    let id = HeaderValue::from_str(&id).expect("hexadecimal digits are a header value");
+    response.headers_mut().insert("x-request-id", id);
+    response
+}

@@ -1,0 +1,75 @@
+//! `/health`, `/ready`, models, pins and cells.
+
+use serde_json::json;
+
+use super::*;
+use crate::scheduler::{Cells, PinStatus};
+
+fn pin(name: &str, n_done: usize) -> PinStatus {
+    PinStatus { name: name.into(), n_tokens: 3_000, n_done, is_warm: n_done == 3_000, n_hits: 4, n_reused: 9_000 }
+}
+
+fn script(pins: Vec<PinStatus>, prefill_tokens_per_second: u64) -> Script {
+    let cells = Cells { total: 64, free: 30, evictable: 20, pinned: 10, held: 4, reserved: 6 };
+    let status = Status { pins, cells, n_running: 2, n_waiting: 1, prefill_tokens_per_second };
+    Script { status, ..Script::default() }
+}
+
+#[tokio::test]
+async fn alive_is_not_ready() {
+    let running = start(script(vec![pin("house", 0)], 0)).await;
+    assert_eq!(running.get("/health").await.status, 200);
+    assert_eq!(running.get("/ready").await.status, 503);
+}
+
+#[tokio::test]
+async fn warming_shows_how_far_it_is() {
+    let running = start(script(vec![pin("house", 3_000), pin("kids", 500)], 400)).await;
+    let reply = running.get("/ready").await;
+    assert_eq!(reply.status, 503);
+    insta::assert_snapshot!(reply.body, @r#"{"status":"warming","pins":[{"name":"house","tokens":3000,"done":3000,"warm":true},{"name":"kids","tokens":3000,"done":500,"warm":false}],"tokens_per_second":400,"seconds_left":7}"#);
+    let unmeasured = start(script(vec![pin("kids", 0)], 0)).await.get("/ready").await;
+    assert_eq!(unmeasured.json()["seconds_left"], json!(null));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ready_is_warm_or_degraded_after_the_start_wait() {
+    let warm = start(script(vec![pin("house", 3_000)], 400)).await.get("/ready").await;
+    assert_eq!((warm.status, &warm.json()["status"]), (200, &json!("ready")));
+    let without_pins = start(script(vec![], 0)).await.get("/ready").await;
+    assert_eq!(without_pins.status, 200);
+
+    let running = start(script(vec![pin("house", 5)], 400)).await;
+    assert_eq!(running.get("/ready").await.status, 503);
+    tokio::time::advance(Duration::from_secs(120)).await;
+    let degraded = running.get("/ready").await;
+    assert_eq!((degraded.status, &degraded.json()["status"]), (200, &json!("degraded")));
+}
+
+#[tokio::test]
+async fn models_are_listed_and_found() {
+    let running = start(Script::default()).await;
+    let list = running.get("/v1/models").await;
+    insta::assert_snapshot!(list.redacted(), @r#"
+    HTTP/1.1 200 OK
+    content-type: application/json
+    x-request-id: <id>
+    content-length: 170
+    connection: close
+    date: <now>
+
+    {"object":"list","data":[{"id":"house","object":"model","created":<seconds>,"owned_by":"hob"},{"id":"smol/135m","object":"model","created":<seconds>,"owned_by":"hob"}]}
+    "#);
+    let model = running.get("/v1/models/smol/135m").await;
+    assert_eq!(model.json()["id"], "smol/135m");
+    let unknown = running.get("/v1/models/gpt-9").await;
+    assert_eq!(unknown.status, 404);
+    assert_eq!(unknown.json()["error"]["message"], "model `gpt-9` is not here; there are: house, smol/135m");
+}
+
+#[tokio::test]
+async fn pins_and_cells_can_be_watched() {
+    let running = start(script(vec![pin("house", 3_000)], 400)).await;
+    insta::assert_snapshot!(running.get("/hob/v1/pins").await.body, @r#"{"pins":[{"name":"house","tokens":3000,"done":3000,"warm":true,"hits":4,"reused":9000}]}"#);
+    insta::assert_snapshot!(running.get("/hob/v1/cache").await.body, @r#"{"cells":{"total":64,"free":30,"evictable":20,"pinned":10,"held":4,"reserved":6},"running":2,"waiting":1,"prefill_tokens_per_second":400}"#);
+}
