@@ -6,6 +6,6 @@ cd "$(dirname "$0")/.."
 if [ -z "${MODEL:-}" ]; then
     scripts/model.py demo
 fi
-cargo run --profile ci ${FEATURES:+--features "$FEATURES"} -- \
+cargo run --locked --profile ci ${FEATURES:+--features "$FEATURES"} -- \
     bench --config assets/demo/config.toml ${MODEL:+--model "$MODEL"}
-cargo bench --profile ci --benches
+cargo bench --locked --profile ci --benches

@@ -36,6 +36,7 @@ has_clang() {
 }
 
 # name | Debian packages | why
+# shellcheck disable=SC2016  # the backquotes are for the reader
 needs='compiler|g++|a C and C++ compiler, for llama.cpp and SQLite
 cmake|cmake|configures the build of llama.cpp
 make|make|runs the build of llama.cpp, and these commands

@@ -6,5 +6,5 @@ cd "$(dirname "$0")/.."
 if [ -z "${MODEL:-}" ]; then
     scripts/model.py demo
 fi
-exec cargo run --profile ci ${FEATURES:+--features "$FEATURES"} -- \
+exec cargo run --locked --profile ci ${FEATURES:+--features "$FEATURES"} -- \
     serve --config assets/demo/config.toml ${MODEL:+--model "$MODEL"}

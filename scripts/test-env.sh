@@ -1,5 +1,5 @@
 # Sourced by the test scripts: where cargo builds, which models the tests use.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 
 target=$(cargo metadata --locked --format-version 1 --no-deps |
     python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
