@@ -20,7 +20,7 @@ esac
 started=$SECONDS
 if has_nextest; then
     cargo nextest run --locked --cargo-profile ci --profile "$kind"
-    python3 scripts/slowest.py "$target/nextest/$kind/junit.xml"
+    python3 scripts/slowest.py "target/nextest/$kind/junit.xml"
 else
     cargo test --locked --profile ci --test it -- "::${kind}_" --test-threads 1
 fi

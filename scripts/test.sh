@@ -11,16 +11,15 @@ step() { echo "== $*"; "$@"; }
 
 started=$SECONDS
 scripts/check.sh
-for features in --no-default-features ""; do
-    # An empty value adds no argument.
-    build=(--locked ${features:+"$features"})
+for features in --no-default-features --features=llama; do
+    build=(--locked "$features")
     if has_nextest; then
         step cargo nextest run --cargo-profile ci "${build[@]}"
-        cp "$target/nextest/default/junit.xml" "$target/nextest/with${features:-llama}.xml"
+        mv target/nextest/default/junit.xml "target/nextest/${features#--}.xml"
     else
         step cargo test --profile ci "${build[@]}" --lib --bins
         step cargo test --profile ci "${build[@]}" --test it -- --skip ::soak_ --skip ::models_ --skip real::
-        if [ -z "$features" ]; then
+        if [ "$features" = --features=llama ]; then
             step cargo test --profile ci "${build[@]}" --test it -- real:: --skip ::soak_ --skip ::models_ --test-threads 1
         fi
     fi
@@ -31,6 +30,6 @@ done
 step tests/python/run.sh "$target/ci/hob" "$HOB_TEST_MODEL"
 
 if has_nextest; then
-    python3 scripts/slowest.py "$target"/nextest/with*.xml
+    python3 scripts/slowest.py target/nextest/*.xml
 fi
 echo "test: all passed in $((SECONDS - started)) s"

@@ -66,8 +66,13 @@ export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1
 
 "$python" -m pytest -p no:cacheprovider "$here" "$@" || fail "the client's tests failed"
 
-# SIGTERM drains, and the exit code says that all went well.
+# SIGTERM drains within ten seconds, and the exit code says that all went well.
 kill -TERM "$daemon"
+for _ in $(seq 100); do
+    kill -0 "$daemon" 2>/dev/null || break
+    sleep 0.2
+done
+kill -0 "$daemon" 2>/dev/null && fail "the daemon still runs 20 s after SIGTERM"
 status=0
 wait "$daemon" || status=$?
 daemon=
