@@ -8,4 +8,4 @@ if [ -z "${MODEL:-}" ]; then
 fi
 cargo run --locked --profile ci ${FEATURES:+--features "$FEATURES"} -- \
     bench --config assets/demo/config.toml ${MODEL:+--model "$MODEL"}
-cargo bench --locked --profile ci --benches
+cargo bench --locked --profile ci --bench '*'
