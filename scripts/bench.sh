@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Measures the demo household with the demo model, or with $MODEL; then the parts that need no model.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ -z "${MODEL:-}" ]; then
+    scripts/model.py demo
+fi
+cargo run --locked --profile ci ${FEATURES:+--features "$FEATURES"} -- \
+    bench --config assets/demo/config.toml ${MODEL:+--model "$MODEL"}
+cargo bench --locked --profile ci --bench '*'
