@@ -2,6 +2,7 @@
 
 pub mod commands;
 pub mod config;
+pub mod daemon;
 pub mod engine;
 pub mod http;
 pub mod kv;

@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc as async_mpsc, watch};
 
 use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Memory, Model};
+pub use crate::kv::Cells;
 use crate::kv::budget::n_seq_max;
-use crate::kv::{Cache, Cells, PinsTooLarge, check_pins};
+use crate::kv::{Cache, PinsTooLarge, check_pins};
 use crate::request::{Event, Owner, Sampling, Token, TokenPrompt};
 use crate::telemetry::Record;
 

@@ -11,7 +11,7 @@ fn pin(name: &str, n_done: usize) -> PinStatus {
 
 fn script(pins: Vec<PinStatus>, prefill_tokens_per_second: u64) -> Script {
     let cells = Cells { total: 64, free: 30, evictable: 20, pinned: 10, held: 4, reserved: 6 };
-    let status = Status { pins, cells, n_running: 2, n_waiting: 1, prefill_tokens_per_second };
+    let status = Status { pins, cells, n_running: 2, n_waiting: 1, prefill_tokens_per_second, ..Status::default() };
     Script { status, ..Script::default() }
 }
 
