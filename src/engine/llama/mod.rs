@@ -11,6 +11,7 @@ mod context;
 pub mod cpu;
 mod header;
 mod sampler;
+mod template;
 mod vocab;
 
 use std::path::Path;
@@ -27,6 +28,7 @@ pub use sampler::Sampler;
 
 use super::{ChatTemplate, ContextOptions, EngineError, Memory, Model, ModelFacts, Vocab};
 use crate::config::{Gpu, GpuLayers};
+use template::{LlamaTemplate, Source};
 use vocab::LlamaVocab;
 
 /// What to load of a model, and onto what.
@@ -46,6 +48,7 @@ pub struct LoadedModel {
     memory: Memory,
     has_weights: bool,
     vocab: Arc<LlamaVocab>,
+    template: Arc<LlamaTemplate>,
 }
 
 impl LoadedModel {
@@ -66,6 +69,7 @@ impl LoadedModel {
         Ok(LoadedModel {
             memory: memory_class(&model, &facts.architecture),
             has_weights: weights != Weights::None,
+            template: Arc::new(open_template(&model, &vocab, template)?),
             vocab,
             facts,
             weights: model,
@@ -96,7 +100,7 @@ impl Model for LoadedModel {
     }
 
     fn template(&self) -> Arc<dyn ChatTemplate> {
-        todo!()
+        self.template.clone()
     }
 
     fn open(&self, options: &ContextOptions) -> Result<LlamaEngine<'_>, EngineError> {
@@ -111,6 +115,26 @@ fn memory_class(model: &LlamaModel, architecture: &str) -> Memory {
     let has_window = model.meta_val_str(&format!("{architecture}.attention.sliding_window")).is_ok();
     let is_proved = REWINDABLE.contains(&architecture) && !has_window && !model.is_recurrent() && !model.is_hybrid();
     if is_proved { Memory::Rewindable } else { Memory::Opaque }
+}
+
+/// `replacement`, else what the file carries; llama.cpp's own fallback to ChatML is not taken.
+fn open_template(
+    model: &LlamaModel,
+    vocab: &LlamaVocab,
+    replacement: Option<&str>,
+) -> Result<LlamaTemplate, EngineError> {
+    let (bos, eos) = vocab.template_tokens();
+    let source = |text| Source { text, bos: &bos, eos: &eos, strip_bos: vocab.bos().is_some() };
+    if let Some(text) = replacement {
+        return LlamaTemplate::open(&source(text), None);
+    }
+    let own = |name| model.chat_template(name).ok().and_then(|template| template.to_string().ok());
+    let plain = own(None).ok_or_else(|| {
+        EngineError::Template("the model's file has none; set model.chat_template to a Jinja file".into())
+    })?;
+    // Asked for a name it does not know, llama.cpp gives none.
+    let with_tools = own(Some("tool_use"));
+    LlamaTemplate::open(&source(&plain), with_tools.as_deref().map(source).as_ref())
 }
 
 fn params(weights: Weights, mut progress: impl FnMut(f32) + 'static) -> Result<LlamaModelParams, String> {

@@ -13,7 +13,7 @@ use crate::engine::{Batch, BatchToken, DecodeError, Engine, KvType, SeqId, Speci
 use crate::request::{Sampling, Token};
 
 #[path = "../../../tests/it/models.rs"]
-mod models;
+pub(super) mod models;
 
 const CHATML: &str =
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}";
