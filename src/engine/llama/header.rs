@@ -1,0 +1,413 @@
+//! Defines `read_facts`: what a model file costs, from its GGUF header alone.
+//!
+//! A *header* is everything in front of the weights: named values, then one entry for each tensor. It is read here, in
+//! Rust and with every length checked against the file, because llama.cpp's getters abort on a value of another type
+//! and because a fault should name its place. The weights themselves are neither read nor checked.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use crate::engine::{EngineError, ModelFacts};
+
+/// What the header of `path` says. Fails on a file that is missing, no GGUF, cut off inside its header or in front of a
+/// tensor's data, or without the values that the K/V formula needs.
+pub fn read_facts(path: &Path) -> Result<ModelFacts, EngineError> {
+    let facts = File::open(path)
+        .map_err(|error| format!("cannot be opened: {error}"))
+        .and_then(|file| Header::read(file)?.facts());
+    facts.map_err(|reason| EngineError::Load { path: path.display().to_string(), reason })
+}
+
+/// Names longer than this are damage: the longest key in use has under 100 bytes.
+const NAME_BYTES_MAX: u64 = 65_535;
+
+/// Values and tensors beyond this are damage: the largest models have a few thousand tensors.
+const ENTRIES_MAX: u64 = 1 << 20;
+
+/// A named value, as far as the facts need it.
+enum Value {
+    Number(u64),
+    Text(String),
+    /// Whole numbers, such as K/V heads of each layer.
+    Numbers(Vec<u64>),
+    /// Length of an array of anything else, such as the vocabulary.
+    Items(u64),
+    Other,
+}
+
+struct Header {
+    values: HashMap<String, Value>,
+    /// Bytes from the end of the header to the end of the file.
+    data_bytes: u64,
+}
+
+impl Header {
+    fn read(file: File) -> Result<Header, String> {
+        let mut reader = Reader::new(file).map_err(|error| error.to_string())?;
+        Header::read_from(&mut reader).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                format!("is cut off: its header does not end within its {} bytes", reader.n_bytes)
+            }
+            _ => error.to_string(),
+        })
+    }
+
+    fn read_from(reader: &mut Reader) -> io::Result<Header> {
+        if reader.n_bytes < 4 || reader.array()? != *b"GGUF" {
+            return Err(damage("is not a GGUF file".into()));
+        }
+        let version = reader.u32()?;
+        if !(2..=3).contains(&version) {
+            return Err(damage(format!("has GGUF version {version}, this program reads 2 and 3")));
+        }
+        let n_tensors = reader.count("tensors")?;
+        let n_values = reader.count("values")?;
+
+        let mut values = HashMap::new();
+        for _ in 0..n_values {
+            let name = reader.name()?;
+            let value_type = reader.u32()?;
+            let value = reader.value(value_type).map_err(|error| within(&name, error))?;
+            values.insert(name, value);
+        }
+
+        let mut last_offset = 0;
+        for _ in 0..n_tensors {
+            let _name = reader.name()?;
+            let n_dims = reader.u32()?;
+            if n_dims > 4 {
+                return Err(damage(format!("is damaged: a tensor of {n_dims} dimensions")));
+            }
+            reader.skip(u64::from(n_dims) * 8 + 4)?;
+            last_offset = reader.u64()?.max(last_offset);
+        }
+
+        let alignment = match values.get("general.alignment") {
+            Some(Value::Number(alignment)) if alignment.is_power_of_two() => *alignment,
+            None => 32,
+            Some(_) => return Err(damage("is damaged: general.alignment is no power of two".into())),
+        };
+        let data_start = reader.position.next_multiple_of(alignment);
+        let data_bytes = reader.n_bytes.saturating_sub(data_start);
+        if n_tensors > 0 && last_offset >= data_bytes {
+            return Err(damage(format!(
+                "is cut off: a tensor begins {last_offset} bytes into {data_bytes} bytes of data"
+            )));
+        }
+        Ok(Header { values, data_bytes })
+    }
+
+    fn facts(&self) -> Result<ModelFacts, String> {
+        let architecture = match self.values.get("general.architecture") {
+            Some(Value::Text(architecture)) => architecture.clone(),
+            _ => return Err("names no general.architecture".into()),
+        };
+        let optional = |name: &str| match self.values.get(&format!("{architecture}.{name}")) {
+            Some(Value::Number(number)) => Some(*number),
+            _ => None,
+        };
+        let required = |name: &str| optional(name).ok_or_else(|| format!("has no number {architecture}.{name}"));
+
+        let n_blocks = required("block_count")?;
+        let n_heads = self.per_layer(&format!("{architecture}.attention.head_count"), n_blocks)?;
+        let kv_heads = self.per_layer(&format!("{architecture}.attention.head_count_kv"), n_blocks)?;
+        let kv_heads = kv_heads.or(n_heads.clone()).unwrap_or_default();
+        // Layers without K/V heads do not attend: hybrids mix them in.
+        let n_layers = kv_heads.iter().filter(|n_heads| **n_heads > 0).count() as u64;
+        let head_size = match (optional("attention.key_length"), n_heads.and_then(|heads| heads.into_iter().max())) {
+            (Some(size), _) => size,
+            (None, Some(n_heads)) if n_heads > 0 => required("embedding_length")? / n_heads,
+            (None, _) => 0,
+        };
+        let n_vocab = match self.values.get("tokenizer.ggml.tokens") {
+            Some(Value::Items(n_tokens)) => *n_tokens,
+            _ => required("vocab_size")?,
+        };
+        Ok(ModelFacts {
+            n_layers,
+            // Layers may differ; the largest gives an upper bound of what a token costs.
+            n_kv_heads: kv_heads.into_iter().max().unwrap_or(0),
+            head_size,
+            n_vocab,
+            n_context_train: required("context_length")?,
+            weight_bytes: self.data_bytes,
+            architecture,
+        })
+    }
+
+    /// A number that the header gives once for all layers or for each one.
+    fn per_layer(&self, name: &str, n_layers: u64) -> Result<Option<Vec<u64>>, String> {
+        if n_layers > ENTRIES_MAX {
+            return Err(format!("is damaged: {n_layers} layers"));
+        }
+        match self.values.get(name) {
+            Some(Value::Number(number)) => Ok(Some(vec![*number; n_layers as usize])),
+            Some(Value::Numbers(numbers)) if numbers.len() as u64 >= n_layers => Ok(Some(numbers.clone())),
+            Some(Value::Numbers(numbers)) => {
+                Err(format!("is damaged: {name} for {} of {n_layers} layers", numbers.len()))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Reads little-endian values and knows how many bytes are left, so that no length in the file can ask for more.
+struct Reader {
+    inner: BufReader<File>,
+    position: u64,
+    n_bytes: u64,
+}
+
+impl Reader {
+    fn new(file: File) -> io::Result<Reader> {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(damage("is not a file".into()));
+        }
+        Ok(Reader { n_bytes: metadata.len(), inner: BufReader::with_capacity(1 << 16, file), position: 0 })
+    }
+
+    fn take(&mut self, n_bytes: u64) -> io::Result<()> {
+        if n_bytes > self.n_bytes - self.position {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.position += n_bytes;
+        Ok(())
+    }
+
+    fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        self.take(N as u64)?;
+        let mut bytes = [0; N];
+        self.inner.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn u32(&mut self) -> io::Result<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> io::Result<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn skip(&mut self, n_bytes: u64) -> io::Result<()> {
+        self.take(n_bytes)?;
+        self.inner.seek_relative(n_bytes as i64)
+    }
+
+    fn count(&mut self, what: &str) -> io::Result<u64> {
+        let n_entries = self.u64()?;
+        if n_entries > ENTRIES_MAX {
+            return Err(damage(format!("is damaged: {n_entries} {what}")));
+        }
+        Ok(n_entries)
+    }
+
+    fn name(&mut self) -> io::Result<String> {
+        let n_bytes = self.u64()?;
+        if n_bytes == 0 || n_bytes > NAME_BYTES_MAX {
+            return Err(damage(format!("is damaged: a name of {n_bytes} bytes")));
+        }
+        self.text(n_bytes)
+    }
+
+    fn text(&mut self, n_bytes: u64) -> io::Result<String> {
+        self.take(n_bytes)?;
+        let mut bytes = vec![0; n_bytes as usize];
+        self.inner.read_exact(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn value(&mut self, value_type: u32) -> io::Result<Value> {
+        match value_type {
+            TEXT => {
+                let n_bytes = self.u64()?;
+                self.text(n_bytes).map(Value::Text)
+            }
+            ARRAY => {
+                let item_type = self.u32()?;
+                let n_items = self.u64()?;
+                self.items(item_type, n_items)
+            }
+            number_type => self.number(number_type),
+        }
+    }
+
+    fn items(&mut self, item_type: u32, n_items: u64) -> io::Result<Value> {
+        match item_type {
+            TEXT => {
+                for _ in 0..n_items {
+                    let n_bytes = self.u64()?;
+                    self.skip(n_bytes)?;
+                }
+                Ok(Value::Items(n_items))
+            }
+            // Long arrays are scores and merges of the vocabulary; only their length matters.
+            number_type if n_items > 4_096 => {
+                let n_bytes = size_of_number(number_type)?.checked_mul(n_items).ok_or(io::ErrorKind::UnexpectedEof)?;
+                self.skip(n_bytes)?;
+                Ok(Value::Items(n_items))
+            }
+            number_type => {
+                let mut numbers = Vec::new();
+                for _ in 0..n_items {
+                    match self.number(number_type)? {
+                        Value::Number(number) => numbers.push(number),
+                        _ => numbers.push(0),
+                    }
+                }
+                Ok(Value::Numbers(numbers))
+            }
+        }
+    }
+
+    /// A whole number that is not negative, else `Other`.
+    fn number(&mut self, number_type: u32) -> io::Result<Value> {
+        let mut bytes = [0; 8];
+        let n_bytes = size_of_number(number_type)? as usize;
+        self.take(n_bytes as u64)?;
+        self.inner.read_exact(&mut bytes[..n_bytes])?;
+        let raw = u64::from_le_bytes(bytes);
+        let sign_bit = 1 << (8 * n_bytes - 1);
+        Ok(match number_type {
+            UINT8 | UINT16 | UINT32 | UINT64 => Value::Number(raw),
+            INT8 | INT16 | INT32 | INT64 if raw & sign_bit == 0 => Value::Number(raw),
+            _ => Value::Other,
+        })
+    }
+}
+
+// The types of values as GGUF numbers them (ggml/include/gguf.h).
+const UINT8: u32 = 0;
+const INT8: u32 = 1;
+const UINT16: u32 = 2;
+const INT16: u32 = 3;
+const UINT32: u32 = 4;
+const INT32: u32 = 5;
+const FLOAT32: u32 = 6;
+const BOOL: u32 = 7;
+const TEXT: u32 = 8;
+const ARRAY: u32 = 9;
+const UINT64: u32 = 10;
+const INT64: u32 = 11;
+const FLOAT64: u32 = 12;
+
+fn size_of_number(number_type: u32) -> io::Result<u64> {
+    match number_type {
+        UINT8 | INT8 | BOOL => Ok(1),
+        UINT16 | INT16 => Ok(2),
+        UINT32 | INT32 | FLOAT32 => Ok(4),
+        UINT64 | INT64 | FLOAT64 => Ok(8),
+        other => Err(damage(format!("is damaged: a value of type {other}"))),
+    }
+}
+
+fn damage(reason: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason)
+}
+
+fn within(name: &str, error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::InvalidData => damage(format!("{error} in {name}")),
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// A header with `values`, one tensor at offset 0 and 64 bytes of data.
+    fn file(values: &[(&str, u32, Vec<u8>)]) -> Vec<u8> {
+        let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+        bytes.extend(1_u64.to_le_bytes());
+        bytes.extend((values.len() as u64).to_le_bytes());
+        for (name, value_type, value) in values {
+            bytes.extend(text(name));
+            bytes.extend(value_type.to_le_bytes());
+            bytes.extend(value);
+        }
+        bytes.extend(text("token_embd.weight"));
+        bytes.extend(1_u32.to_le_bytes());
+        bytes.extend(16_u64.to_le_bytes());
+        bytes.extend(0_u32.to_le_bytes());
+        bytes.extend(0_u64.to_le_bytes());
+        bytes.resize(bytes.len().next_multiple_of(32) + 64, 0);
+        bytes
+    }
+
+    fn text(text: &str) -> Vec<u8> {
+        [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+    }
+
+    fn number(number: u32) -> Vec<u8> {
+        number.to_le_bytes().to_vec()
+    }
+
+    fn numbers(numbers: &[u32]) -> Vec<u8> {
+        let mut bytes = INT32.to_le_bytes().to_vec();
+        bytes.extend((numbers.len() as u64).to_le_bytes());
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        bytes
+    }
+
+    fn hybrid() -> Vec<u8> {
+        file(&[
+            ("general.architecture", TEXT, text("jamba")),
+            ("jamba.block_count", UINT32, number(4)),
+            ("jamba.context_length", UINT32, number(1024)),
+            ("jamba.embedding_length", UINT32, number(64)),
+            ("jamba.vocab_size", UINT32, number(100)),
+            ("jamba.attention.head_count", UINT32, number(8)),
+            ("jamba.attention.head_count_kv", ARRAY, numbers(&[0, 2, 0, 2])),
+        ])
+    }
+
+    fn read(bytes: &[u8]) -> Result<ModelFacts, String> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        read_facts(file.path()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn layers_without_kv_heads_do_not_count() {
+        let facts = read(&hybrid()).unwrap();
+        assert_eq!((facts.n_layers, facts.n_kv_heads, facts.head_size), (2, 2, 8));
+        assert_eq!((facts.n_vocab, facts.n_context_train, facts.weight_bytes), (100, 1024, 64));
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_is_refused() {
+        let bytes = hybrid();
+        for n_bytes in 0..bytes.len() - 64 {
+            let error = read(&bytes[..n_bytes]).unwrap_err();
+            assert!(error.contains("cut off") || error.contains("not a GGUF"), "{n_bytes}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_an_error_or_other_facts_but_no_panic() {
+        let bytes = hybrid();
+        for place in 0..bytes.len() {
+            for value in [0, 0x7f, 0xff] {
+                let mut changed = bytes.clone();
+                changed[place] = value;
+                let _ = read(&changed);
+            }
+        }
+    }
+
+    #[test]
+    fn faults_name_the_file_and_the_reason() {
+        let missing = read_facts(Path::new("/no/such/model.gguf")).unwrap_err().to_string();
+        assert!(missing.starts_with("model /no/such/model.gguf: cannot be opened"), "{missing}");
+        assert!(read(b"hello, I am a text file").unwrap_err().ends_with("is not a GGUF file"));
+        assert!(read(&file(&[])).unwrap_err().ends_with("names no general.architecture"));
+        let folder = tempfile::tempdir().unwrap();
+        assert!(read_facts(folder.path()).unwrap_err().to_string().ends_with("is not a file"));
+    }
+}
