@@ -113,7 +113,9 @@ impl Daemon {
         drop(rooms);
         join(threads.scheduler);
         threads.telemetry_door.stop();
-        threads.telemetry.map(join);
+        if let Some(telemetry) = threads.telemetry {
+            join(telemetry);
+        }
         join(threads.planner);
     }
 }

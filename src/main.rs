@@ -1,1 +1,122 @@
-fn main() {}
+//! Arguments → configuration → command → exit code.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use hob::commands::check::EX_CONFIG;
+use hob::commands::format::Format;
+use hob::config::{self, Config, ConfigError};
+use tracing_subscriber::EnvFilter;
+
+/// hob computes each repeated prompt token once.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    /// The configuration; else HOB_CONFIG, $CONFIGURATION_DIRECTORY/config.toml, the user's config folder,
+    /// /etc/hob/config.toml.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Another model than the configured one.
+    #[arg(long, global = true, value_name = "GGUF")]
+    model: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the daemon in the foreground.
+    Serve,
+    /// Read the configuration and all that it names, and print every fault.
+    Check {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what the cache did: hit rate, reused tokens, time to first token, evictions.
+    Stats {
+        /// How far to look back: 24h, 7d, 30m.
+        #[arg(long, default_value = "24h", value_parser = since)]
+        since: Duration,
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    settle_openmp(&arguments.command);
+    let filter = EnvFilter::try_from_env("HOB_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    match run(arguments) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            // A reader that closed the pipe has seen enough.
+            if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+                return ExitCode::SUCCESS;
+            }
+            let _ = writeln!(io::stderr(), "hob: {error:#}");
+            ExitCode::from(if error.chain().any(|cause| cause.is::<ConfigError>()) { EX_CONFIG } else { 1 })
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<u8> {
+    let file = config::locate(arguments.config.as_deref())?;
+    let load = || -> Result<Config> {
+        let mut config = Config::load(&file)?;
+        if let Some(model) = &arguments.model {
+            config.set_model(std::path::absolute(model).with_context(|| format!("--model {}", model.display()))?);
+        }
+        Ok(config)
+    };
+    let mut out = io::stdout();
+    match arguments.command {
+        Command::Serve => serve(&load()?)?,
+        Command::Check { json } => {
+            let report = hob::commands::check::check(&file);
+            report.write(Format::of(json, &out), &mut out)?;
+            return Ok(report.exit_code());
+        }
+        Command::Stats { since, json } => {
+            hob::commands::stats::stats(&load()?, since, Format::of(json, &out), &mut out)?;
+        }
+    }
+    Ok(0)
+}
+
+#[cfg(feature = "llama")]
+fn serve(config: &Config) -> Result<()> {
+    Ok(hob::commands::serve::serve(config, io::stdout())?)
+}
+
+#[cfg(not(feature = "llama"))]
+fn serve(_: &Config) -> Result<()> {
+    anyhow::bail!("this hob was built without an engine: build it with the feature `llama`")
+}
+
+fn since(text: &str) -> Result<Duration, String> {
+    config::parse_duration(text).ok_or_else(|| format!("{text:?} is no time span; write 30m, 24h or 7d"))
+}
+
+/// How long llama.cpp's threads spin at a barrier before they sleep (architecture.md, section 5).
+///
+/// A home server is never idle, and spinning threads wait for one that the kernel put aside. Thirty decode steps on two cores
+/// with another busy process: 0.8 to 11.4 s with libgomp's own spinning, 1.5 s with 2,000 turns; quiet 0.45 and 0.43 s.
+/// libgomp reads its environment before `main`, so the setting needs a second exec. The user's own setting wins.
+fn settle_openmp(command: &Command) {
+    const SPIN: &str = "GOMP_SPINCOUNT";
+    let is_set = [SPIN, "OMP_WAIT_POLICY"].iter().any(|name| std::env::var_os(name).is_some());
+    if is_set || !cfg!(all(feature = "llama", target_os = "linux")) || !matches!(command, Command::Serve) {
+        return;
+    }
+    #[cfg(unix)]
+    if let Ok(program) = std::env::current_exe() {
+        use std::os::unix::process::CommandExt;
+        // Returns only if it failed: then hob goes on without the setting.
+        let _ = std::process::Command::new(program).args(std::env::args_os().skip(1)).env(SPIN, "2000").exec();
+    }
+}

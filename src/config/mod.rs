@@ -34,6 +34,17 @@ impl Config {
         if faults.is_empty() { Ok(config) } else { Err(ConfigError::Faults(faults)) }
     }
 
+    /// Another model than the configured one; it gets its own file's name unless a name was configured.
+    pub fn set_model(&mut self, path: PathBuf) {
+        let own_name = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        if own_name(&self.model.path).as_deref() == Some(&self.model.name)
+            && let Some(name) = own_name(&path)
+        {
+            self.model.name = name;
+        }
+        self.model.path = path;
+    }
+
     /// Like `load`, but goes on after faults, with the default in place of each faulty value, so that what depends on
     /// the others can be checked, too.
     pub fn examine(file: &Path) -> (Config, Vec<Fault>) {

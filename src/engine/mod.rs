@@ -109,15 +109,15 @@ pub trait Engine {
     /// Makes `dst` give up its own cells in `range` for those of `src`, which hold the same tokens. Nothing is copied.
     fn adopt(&mut self, src: SeqId, dst: SeqId, range: Range<usize>) -> Result<(), EngineError>;
 
+    /// Copies the whole state of `src` into `dst`, cells included, which must be empty. The way of opaque memories.
+    /// What a windowed memory has dropped of `src` is not copied, and nobody is told: only the end is sure to be there.
+    fn copy_whole(&mut self, src: SeqId, dst: SeqId) -> Result<(), EngineError>;
+
     /// Positions held by `seq`: smallest to largest plus one; `None` if it holds none.
     fn held(&self, seq: SeqId) -> Option<Range<usize>>;
 
-    /// The bytes of all that `seq` holds. What a windowed memory has dropped is not in them.
+    /// The bytes of all that `seq` holds, for tests of exactness. What a windowed memory has dropped is not in them.
     fn state(&mut self, seq: SeqId) -> Result<Vec<u8>, EngineError>;
-
-    /// Puts `state` of this very context into `seq`, which must be empty. The caller compares `held` with what it expects:
-    /// llama.cpp restores what it can and calls that a success.
-    fn restore(&mut self, seq: SeqId, state: &[u8]) -> Result<(), EngineError>;
 
     /// Logits of `row` of the last successful batch, for tests of exactness.
     fn logits(&self, row: usize) -> Result<&[f32], EngineError>;

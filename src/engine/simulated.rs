@@ -259,6 +259,27 @@ impl SimulatedEngine {
     }
 }
 
+impl SimulatedEngine {
+    /// Puts saved cells into an empty sequence: all that were saved, which a windowed memory calls a success.
+    fn restore(&mut self, seq: SeqId, state: &[u8]) -> Result<(), EngineError> {
+        if self.held(seq).is_some() {
+            return Err(EngineError::Sequence { seq: seq.0, reason: "must be empty to be restored".to_owned() });
+        }
+        for saved in state.chunks_exact(24) {
+            let word =
+                |i: usize| u64::from_le_bytes(saved[i * 8..i * 8 + 8].try_into().expect("eight bytes are a word"));
+            let cell = self.find_cell().ok_or_else(|| EngineError::Sequence {
+                seq: seq.0,
+                reason: "no free cells to restore into".to_owned(),
+            })?;
+            let pos = word(0) as usize;
+            self.cells[cell] = Some(Cell { token: Token(word(1) as i32), pos, content: word(2), n_owners: 0 });
+            self.own(seq, pos, cell);
+        }
+        Ok(())
+    }
+}
+
 impl Engine for SimulatedEngine {
     type Sampler = SimulatedSampler;
 
@@ -394,22 +415,9 @@ impl Engine for SimulatedEngine {
         Ok(saved.collect())
     }
 
-    fn restore(&mut self, seq: SeqId, state: &[u8]) -> Result<(), EngineError> {
-        if self.held(seq).is_some() {
-            return Err(EngineError::Sequence { seq: seq.0, reason: "must be empty to be restored".to_owned() });
-        }
-        for saved in state.chunks_exact(24) {
-            let word =
-                |i: usize| u64::from_le_bytes(saved[i * 8..i * 8 + 8].try_into().expect("eight bytes are a word"));
-            let cell = self.find_cell().ok_or_else(|| EngineError::Sequence {
-                seq: seq.0,
-                reason: "no free cells to restore into".to_owned(),
-            })?;
-            let pos = word(0) as usize;
-            self.cells[cell] = Some(Cell { token: Token(word(1) as i32), pos, content: word(2), n_owners: 0 });
-            self.own(seq, pos, cell);
-        }
-        Ok(())
+    fn copy_whole(&mut self, src: SeqId, dst: SeqId) -> Result<(), EngineError> {
+        let state = self.state(src)?;
+        self.restore(dst, &state)
     }
 
     fn logits(&self, row: usize) -> Result<&[f32], EngineError> {
@@ -612,8 +620,7 @@ mod tests {
     fn a_window_saved_late_restores_as_a_success_with_cells_missing() {
         let mut engine = open(Attention::Window(4), 32);
         decode(&mut engine, 0, "12345678").unwrap();
-        let state = engine.state(SeqId(0)).unwrap();
-        engine.restore(SeqId(1), &state).unwrap();
+        engine.copy_whole(SeqId(0), SeqId(1)).unwrap();
         assert_eq!(engine.held(SeqId(1)), Some(4..8));
     }
 

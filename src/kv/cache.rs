@@ -517,7 +517,7 @@ impl Cache {
         let mut standing = Standing { seq, owner, node: root, n_held: 0, n_private: 0, n_reserved };
         if let Some((src, _, n)) = found {
             self.occupy(engine, &mut standing, n);
-            let copied = engine.state(src).and_then(|state| engine.restore(seq, &state));
+            let copied = engine.copy_whole(src, seq);
             let is_whole = engine.held(seq).is_some_and(|held| held.end == n);
             if copied.is_err() || !is_whole {
                 self.vacate(engine, &mut standing, n)?;

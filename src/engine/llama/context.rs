@@ -270,6 +270,25 @@ impl Engine for LlamaEngine<'_> {
         Ok(())
     }
 
+    fn adopt(&mut self, src: SeqId, dst: SeqId, range: Range<usize>) -> Result<(), EngineError> {
+        let (src_idx, dst_idx) = (self.check_seq(src)?, self.check_seq(dst)?);
+        let (src_span, dst_span) = (self.spans[src_idx].clone(), self.spans[dst_idx].clone());
+        if self.limits.memory == Memory::Opaque {
+            return Err(refused(src, "this model shares whole sequences only, by copy".into()));
+        }
+        let is_within = |span: &Range<usize>| span.start <= range.start && range.end <= span.end;
+        if src == dst || range.is_empty() || !is_within(&src_span) || !is_within(&dst_span) {
+            return Err(refused(dst, format!("cannot give up {range:?} of {dst_span:?} for that of {src_span:?}")));
+        }
+        let (from, to) = (Some(range.start as u32), Some(range.end as u32));
+        self.context
+            .kv_cache_seq_rm(i32::from(dst.0), from, to)
+            .and_then(|()| self.context.kv_cache_seq_cp(i32::from(src.0), i32::from(dst.0), from, to))
+            .map_err(|error| refused(dst, error.to_string()))?;
+        self.debug_check(dst);
+        Ok(())
+    }
+
     fn copy_whole(&mut self, src: SeqId, dst: SeqId) -> Result<(), EngineError> {
         let (src_idx, dst_idx) = (self.check_seq(src)?, self.check_seq(dst)?);
         let span = self.spans[src_idx].clone();

@@ -83,8 +83,8 @@ fn done(finish: Finish) -> Done {
 
 struct Fake {
     script: Mutex<Script>,
-    planned: mpsc::UnboundedSender<Request>,
-    submitted: mpsc::UnboundedSender<Submission>,
+    planned: mpsc::Sender<Request>,
+    submitted: mpsc::Sender<Submission>,
 }
 
 impl House for Fake {
@@ -95,7 +95,7 @@ impl House for Fake {
                 return Err(PlanFailure::Prompt(error));
             }
             let max_tokens = request.max_tokens;
-            self.planned.send(request).unwrap();
+            self.planned.try_send(request).unwrap();
             let n_prompt = self.script.lock().unwrap().n_prompt;
             Ok(Planned {
                 prompt: TokenPrompt { tokens: vec![Token(1); n_prompt], cuts: Vec::new() },
@@ -116,7 +116,7 @@ impl House for Fake {
         for event in &script.events {
             submission.events.try_send(event.clone()).unwrap();
         }
-        self.submitted.send(submission).unwrap();
+        self.submitted.try_send(submission).unwrap();
         Ok(())
     }
 
@@ -141,8 +141,8 @@ impl House for Fake {
 struct Running {
     address: SocketAddr,
     fake: Arc<Fake>,
-    planned: mpsc::UnboundedReceiver<Request>,
-    submitted: mpsc::UnboundedReceiver<Submission>,
+    planned: mpsc::Receiver<Request>,
+    submitted: mpsc::Receiver<Submission>,
     stop: Option<oneshot::Sender<()>>,
     served: JoinHandle<()>,
 }
@@ -154,8 +154,8 @@ async fn start(script: Script) -> Running {
 }
 
 fn serve(server: Server, address: SocketAddr, script: Script) -> Running {
-    let (planned_sender, planned) = mpsc::unbounded_channel();
-    let (submitted_sender, submitted) = mpsc::unbounded_channel();
+    let (planned_sender, planned) = mpsc::channel(1024);
+    let (submitted_sender, submitted) = mpsc::channel(1024);
     let fake = Arc::new(Fake { script: Mutex::new(script), planned: planned_sender, submitted: submitted_sender });
     let (stop, stopped) = oneshot::channel::<()>();
     let served = tokio::spawn(server.serve(Arc::clone(&fake) as Arc<dyn House>, async { _ = stopped.await }));
