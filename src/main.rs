@@ -1,6 +1,6 @@
 //! Arguments → configuration → command → exit code.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -50,7 +50,8 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     settle_openmp(&arguments.command);
     let filter = EnvFilter::try_from_env("HOB_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let has_colour = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(has_colour).init();
     match run(arguments) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
