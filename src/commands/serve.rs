@@ -124,6 +124,19 @@ mod tests {
     #[test]
     fn the_welcome_has_a_line_to_paste() {
         let addresses = [Listen::Tcp("127.0.0.1:8088".parse().unwrap()), Listen::Unix("/run/hob.sock".into())];
-        insta::assert_snapshot!(welcome(&addresses, "house", true), @"");
+        insta::assert_snapshot!(welcome(&addresses, "house", true), @r#"
+        hob is warm.
+
+          OpenAI-compatible endpoint: http://127.0.0.1:8088/v1
+          try it:
+          curl -N http://127.0.0.1:8088/v1/chat/completions -H 'content-type: application/json' -d '{"model":"house","stream":true,"messages":[{"role":"user","content":"When is the paper bin collected?"}]}'
+
+          OpenAI-compatible endpoint: unix:/run/hob.sock
+          try it:
+          curl -N --unix-socket /run/hob.sock http://hob/v1/chat/completions -H 'content-type: application/json' -d '{"model":"house","stream":true,"messages":[{"role":"user","content":"When is the paper bin collected?"}]}'
+
+          The demo model is tiny (135M parameters): its speed is real, its answers are not to be trusted.
+          Another one: MODEL=/path/to/model.gguf make run
+        "#);
     }
 }
