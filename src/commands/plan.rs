@@ -386,7 +386,8 @@ impl Sums<'_> {
         let (context, trained) = (self.config.context, self.facts.n_context_train);
         (context as u64 > trained).then(|| {
             let trained = grouped(trained);
-            let problem = format!("the model was trained for {trained} tokens: a longer conversation makes it babble");
+            let problem =
+                format!("the model was trained for {trained} tokens: answers in longer conversations go wrong");
             fault(file, "model.context", context, problem)
         })
     }

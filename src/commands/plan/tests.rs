@@ -46,19 +46,129 @@ fn printed(plan: &Plan, format: Format) -> String {
 fn a_plan_can_be_read_by_people() {
     let plan = plan(&house(4000), &["house"], GIB);
     assert_eq!(plan.exit_code(), 0);
-    insta::assert_snapshot!(printed(&plan, Format::Plain), @"");
+    insta::assert_snapshot!(printed(&plan, Format::Plain), @r"
+    model   simulated (/models/simulated.gguf)
+            simulated: 1 layers with K/V, 1 KV heads each, head size 4, trained for 1,048,576 tokens
+            Share and cut anywhere: conversations stand on a common beginning without a copy of it.
+
+    K/V     2 × 1 layers × 1 KV heads × head size 4 × 2 bytes (f16) = 16 bytes a token
+            × 4,096 tokens (model.context) = 65,536 bytes = 64.0 KiB
+
+    profile house: 311 tokens, 4.9 KiB, computed once and kept
+              policy             fixed          ~18  288 bytes  system text
+              tools              fixed          ~47  752 bytes  by the template  cut at 77
+              document handbook  document       ~25  400 bytes  first exchange
+              document calendar  document       ~19  304 bytes  first exchange   cut at 311
+              around them                      ~202
+
+    pins    311 of 4,096 tokens are the profiles' for good (4.9 KiB)
+            3,785 stay for conversations; 512 must
+
+    memory  weights                        0 bytes
+            K/V                           64.0 KiB
+            to compute a step             ~2.3 MiB
+            logits of all sequences     ~259.0 KiB
+            together                      ~2.6 MiB  of 1.0 GiB in this machine
+
+    It fits.
+    ");
 }
 
 #[test]
 fn a_plan_can_be_read_by_programs() {
-    insta::assert_snapshot!(printed(&plan(&house(4000), &["house"], GIB), Format::Json), @"");
+    insta::assert_snapshot!(printed(&plan(&house(4000), &["house"], GIB), Format::Json), @r#"
+    {
+      "fits": true,
+      "model": {
+        "name": "simulated",
+        "path": "/models/simulated.gguf",
+        "architecture": "simulated",
+        "n_layers": 1,
+        "n_kv_heads": 1,
+        "n_kv_heads_all": 1,
+        "k_head_size": 4,
+        "v_head_size": 4,
+        "n_vocab": 259,
+        "n_context_train": 1048576,
+        "shares": true
+      },
+      "kv": {
+        "type": "f16",
+        "number_bytes": [
+          2,
+          1
+        ],
+        "bytes_per_token": 16,
+        "n_cells": 4096,
+        "bytes": 65536
+      },
+      "profiles": [
+        {
+          "name": "house",
+          "n_tokens": 311,
+          "kv_bytes": 4976,
+          "sections": [
+            {
+              "name": "policy",
+              "class": "fixed",
+              "n_tokens": 18,
+              "kv_bytes": 288,
+              "lands": "system_text",
+              "cut": null
+            },
+            {
+              "name": "tools",
+              "class": "fixed",
+              "n_tokens": 47,
+              "kv_bytes": 752,
+              "lands": "template",
+              "cut": 77
+            },
+            {
+              "name": "document handbook",
+              "class": "document",
+              "n_tokens": 25,
+              "kv_bytes": 400,
+              "lands": "first_exchange",
+              "cut": null
+            },
+            {
+              "name": "document calendar",
+              "class": "document",
+              "n_tokens": 19,
+              "kv_bytes": 304,
+              "lands": "first_exchange",
+              "cut": 311
+            }
+          ],
+          "n_tokens_around": 202
+        }
+      ],
+      "pins": {
+        "n_tokens": 311,
+        "kv_bytes": 4976,
+        "n_left": 3785,
+        "n_left_min": 512
+      },
+      "memory": {
+        "weights": 0,
+        "kv": 65536,
+        "compute": 2432560,
+        "output": 265216,
+        "total": 2763312,
+        "machine": 1073741824
+      },
+      "misfits": [],
+      "warnings": []
+    }
+    "#);
 }
 
 #[test]
 fn pins_that_do_not_fit_are_told_with_what_would_do() {
     let plan = plan(&house(512), &["house"], GIB);
     assert_eq!(plan.exit_code(), 78);
-    insta::assert_snapshot!(plan.misfits[0].fault, @"");
+    insta::assert_snapshot!(plan.misfits[0].fault, @"config.toml: model.context = 512: the profiles need 311 tokens and 512 must stay for requests: 311 tokens too few, which are 4.9 KiB of K/V; model.context = 1024 would do, or shorter profiles");
     // What it names does fit, and nothing smaller.
     let [remedy] = &plan.misfits[0].remedies[..] else { panic!("{:?}", plan.misfits) };
     let context: usize = remedy.strip_prefix("model.context = ").unwrap().parse().unwrap();
@@ -101,7 +211,7 @@ fn a_context_beyond_the_trained_one_is_warned() {
     let mut config = house(4096);
     assert_eq!(plan(&config, &[], GIB).warnings, []);
     config.model.context = (1 << 20) + 1;
-    insta::assert_snapshot!(plan(&config, &[], GIB).warnings[0], @"");
+    insta::assert_snapshot!(plan(&config, &[], GIB).warnings[0], @"config.toml: model.context = 1048577: the model was trained for 1,048,576 tokens: answers in longer conversations go wrong");
 }
 
 #[test]
@@ -109,7 +219,7 @@ fn a_profile_that_is_not_kept_is_said() {
     let empty = Profile { system: String::new(), tools: Vec::new(), documents: Vec::new(), ..profile("empty") };
     let plan = Plan::of(&house(4096), vec![empty], &SimulatedModel::new(), GIB).unwrap();
     assert_eq!((plan.profiles[0].n_tokens, plan.pins.n_tokens), (None, 0));
-    insta::assert_snapshot!(plan.warnings[0], @"");
+    insta::assert_snapshot!(plan.warnings[0], @r#"config.toml: profile[0] = "empty": is not kept warm: it is empty, or this template ends it with no control token"#);
 }
 
 #[test]
@@ -118,5 +228,5 @@ fn models_whose_layers_differ_have_their_own_formula() {
     let (part, kv) = (model.model, model.kv);
     let mixed = ModelPart { n_layers: 3, n_kv_heads: None, n_kv_heads_all: 7, v_head_size: 2, ..part };
     let kv = KvPart { kv_type: "q8_0", number_bytes: (34, 32), ..kv };
-    insta::assert_snapshot!(table::formula(&mixed, &kv), @"");
+    insta::assert_snapshot!(table::formula(&mixed, &kv), @"7 KV heads in 3 layers × (4 numbers of K + 2 of V) × 34/32 bytes (q8_0) = 16 bytes a token");
 }

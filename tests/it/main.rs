@@ -1,0 +1,6 @@
+//! What hob does as a whole.
+//!
+//! `commands`: the binary's exit codes and its one clear line; `models`: where tests find their models.
+
+mod commands;
+mod models;
