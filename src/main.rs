@@ -10,6 +10,8 @@ use clap::{Parser, Subcommand};
 use hob::commands::chat;
 use hob::commands::check::EX_CONFIG;
 use hob::commands::format::Format;
+#[cfg(feature = "llama")]
+use hob::commands::{plan::PlanError, serve::ServeError};
 use hob::config::{self, Config, ConfigError};
 use hob::scheduler::StartError;
 use tracing_subscriber::EnvFilter;
@@ -120,12 +122,19 @@ fn run(arguments: Arguments) -> Result<u8> {
 
 #[cfg(feature = "llama")]
 fn serve(config: &Config) -> Result<()> {
-    Ok(hob::commands::serve::serve(config, io::stdout())?)
+    hob::commands::serve::serve(config, io::stdout()).map_err(|error| match error {
+        // Transparent, and so not in its own chain.
+        ServeError::Config(error) => error.into(),
+        other => other.into(),
+    })
 }
 
 #[cfg(feature = "llama")]
 fn plan(config: &Config, format: Format, out: &mut impl Write) -> Result<u8> {
-    let plan = hob::commands::plan::plan(config)?;
+    let plan = hob::commands::plan::plan(config).map_err(|error| match error {
+        PlanError::Config(error) => anyhow::Error::from(error),
+        other => other.into(),
+    })?;
     plan.write(format, out)?;
     Ok(plan.exit_code())
 }
