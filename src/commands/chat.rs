@@ -153,8 +153,8 @@ impl<O: Write, E: Write> Chat<O, E> {
         let model = self.format.bold(&self.model);
         writeln!(self.notes, "{model} at {}. /help says what else can be typed.", self.door.url())?;
         if is_demo {
-            let warning = "The demo model is tiny: its speed is real, its answers are not to be trusted. Another one: \
-                           MODEL=/path/to/model.gguf make run";
+            let warning = "The demo model is tiny: its speed is real, its answers are not to be trusted.\n\
+                           Another one: MODEL=/path/to/model.gguf make run";
             writeln!(self.notes, "{}", self.format.dim(warning))?;
         }
         Ok(())

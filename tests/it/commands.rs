@@ -233,7 +233,7 @@ mod with_models {
             planned("kv")
         );
         let error = planned("total") / all - 1.0;
-        println!("{name}: planned {:.1} MiB, llama.cpp took {all:.1} MiB: {:+.2} %", planned("total"), 100.0 * error);
+        eprintln!("{name}: planned {:.1} MiB, llama.cpp took {all:.1} MiB: {:+.2} %", planned("total"), 100.0 * error);
         assert!(error.abs() < 0.05, "{name}: planned {} MiB in all, llama.cpp took {all}", planned("total"));
     }
 }

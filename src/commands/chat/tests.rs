@@ -172,6 +172,26 @@ async fn an_interrupt_ends_the_answer_alone_and_then_the_chat() {
     house.stop().await;
 }
 
+/// Before the next token, which may be a long prompt away.
+#[tokio::test]
+async fn a_dropped_answer_closes_its_connection_at_once() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let silent = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+        let chunk = "data: {\"choices\":[{\"delta\":{\"content\":\"Well\"}}]}\n\n";
+        write!(socket, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{chunk}").unwrap();
+        // The request, and then the end of the connection.
+        io::copy(&mut socket, &mut io::sink())
+    });
+    let mut answer = Door::open(&url).unwrap().ask(json!({}));
+    let piece = answer.next().await;
+    assert!(matches!(&piece, Piece::Text(text) if text == "Well"), "{piece:?}");
+    drop(answer);
+    silent.join().unwrap().expect("the client closes");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_question_is_told_and_forgotten() {
     let house = House::start(768).await;

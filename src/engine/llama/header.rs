@@ -423,7 +423,7 @@ mod tests {
     fn v_can_be_smaller_than_k_or_made_from_it() {
         let length = |name| (name, UINT32, number(6));
         let [k, v] = ["jamba.attention.key_length", "jamba.attention.value_length"].map(length);
-        let facts = read(&with_values(&[v.clone()])).unwrap();
+        let facts = read(&with_values(std::slice::from_ref(&v))).unwrap();
         assert_eq!((facts.k_head_size, facts.v_head_size), (8, 6));
         let facts = read(&with_values(&[k, v, length("jamba.attention.key_length_mla")])).unwrap();
         assert_eq!((facts.k_head_size, facts.v_head_size), (6, 0));
