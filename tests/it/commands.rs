@@ -15,11 +15,6 @@ impl Place {
         Place { folder }
     }
 
-    fn file(self, name: &str, bytes: impl AsRef<[u8]>) -> Place {
-        std::fs::write(self.folder.path().join(name), bytes).unwrap();
-        self
-    }
-
     fn hob(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hob"));
         command.args(arguments).arg("--config").arg(self.folder.path().join("config.toml"));
@@ -75,6 +70,13 @@ mod with_models {
 
     use super::Place;
     use crate::models;
+
+    impl Place {
+        fn file(self, name: &str, bytes: impl AsRef<[u8]>) -> Place {
+            std::fs::write(self.folder.path().join(name), bytes).unwrap();
+            self
+        }
+    }
 
     #[test]
     fn a_missing_model_is_one_line() {
