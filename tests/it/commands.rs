@@ -210,6 +210,7 @@ mod with_models {
             .arg(place.folder.path().join("config.toml"))
             .env("STATE_DIRECTORY", place.folder.path().join("state"))
             .env("HOB_LOG", "warn,hob=info,llama=debug")
+            .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
