@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use hob::commands::bench;
 use hob::commands::check::EX_CONFIG;
 use hob::commands::format::Format;
 use hob::config::{self, Config, ConfigError};
@@ -44,12 +45,25 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Measure cold and warm time to first token, and what hob adds to the engine, on this machine and model.
+    Bench {
+        #[arg(long)]
+        json: bool,
+        /// Also every number of threads, quiet and beside a busy one; takes some minutes.
+        #[arg(long)]
+        threads: bool,
+        /// The body of a chat completion, as a client sent it: its CPU is measured instead of the built-in household's.
+        #[arg(long, value_name = "BODY.json")]
+        request: Option<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     settle_openmp(&arguments.command);
-    let filter = EnvFilter::try_from_env("HOB_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    // What the daemon of a benchmark logs would stand between its own lines.
+    let level = if matches!(arguments.command, Command::Bench { .. }) { "warn" } else { "info" };
+    let filter = EnvFilter::try_from_env("HOB_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let has_colour = io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(has_colour).init();
     match run(arguments) {
@@ -85,6 +99,9 @@ fn run(arguments: Arguments) -> Result<u8> {
         Command::Stats { since, json } => {
             hob::commands::stats::stats(&load()?, since, Format::of(json, &out), &mut out)?;
         }
+        Command::Bench { json, threads, request } => {
+            bench(&load()?, &bench::Options { threads, request }, Format::of(json, &out))?;
+        }
     }
     Ok(0)
 }
@@ -96,6 +113,16 @@ fn serve(config: &Config) -> Result<()> {
 
 #[cfg(not(feature = "llama"))]
 fn serve(_: &Config) -> Result<()> {
+    anyhow::bail!("this hob was built without an engine: build it with the feature `llama`")
+}
+
+#[cfg(feature = "llama")]
+fn bench(config: &Config, options: &bench::Options, format: Format) -> Result<()> {
+    Ok(bench::run(config, options, format, io::stdout())?)
+}
+
+#[cfg(not(feature = "llama"))]
+fn bench(_: &Config, _: &bench::Options, _: Format) -> Result<()> {
     anyhow::bail!("this hob was built without an engine: build it with the feature `llama`")
 }
 
@@ -111,7 +138,10 @@ fn since(text: &str) -> Result<Duration, String> {
 fn settle_openmp(command: &Command) {
     const SPIN: &str = "GOMP_SPINCOUNT";
     let is_set = [SPIN, "OMP_WAIT_POLICY"].iter().any(|name| std::env::var_os(name).is_some());
-    if is_set || !cfg!(all(feature = "llama", target_os = "linux")) || !matches!(command, Command::Serve) {
+    if is_set
+        || !cfg!(all(feature = "llama", target_os = "linux"))
+        || !matches!(command, Command::Serve | Command::Bench { .. })
+    {
         return;
     }
     #[cfg(unix)]

@@ -28,6 +28,10 @@ impl Format {
         self.painted("1", text)
     }
 
+    pub fn dim(self, text: impl Display) -> String {
+        self.painted("2", text)
+    }
+
     pub fn red(self, text: impl Display) -> String {
         self.painted("31", text)
     }
