@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use hob::commands::bench;
+use hob::commands::bench::Scope;
 use hob::commands::check::EX_CONFIG;
 use hob::commands::format::Format;
 use hob::config::{self, Config, ConfigError};
@@ -52,8 +52,8 @@ enum Command {
         /// Also every number of threads, quiet and beside a busy one; takes some minutes.
         #[arg(long)]
         threads: bool,
-        /// The body of a chat completion, as a client sent it: its CPU is measured instead of the built-in household's.
-        #[arg(long, value_name = "BODY.json")]
+        /// The body of a chat completion, as a client sent it: its CPU outside the engine is measured, and nothing else.
+        #[arg(long, value_name = "BODY.json", conflicts_with = "threads")]
         request: Option<PathBuf>,
     },
 }
@@ -100,7 +100,12 @@ fn run(arguments: Arguments) -> Result<u8> {
             hob::commands::stats::stats(&load()?, since, Format::of(json, &out), &mut out)?;
         }
         Command::Bench { json, threads, request } => {
-            bench(&load()?, &bench::Options { threads, request }, Format::of(json, &out))?;
+            let scope = match request {
+                Some(body) => Scope::Request(body),
+                None if threads => Scope::HouseAndThreads,
+                None => Scope::House,
+            };
+            bench(&load()?, &scope, Format::of(json, &out))?;
         }
     }
     Ok(0)
@@ -117,12 +122,12 @@ fn serve(_: &Config) -> Result<()> {
 }
 
 #[cfg(feature = "llama")]
-fn bench(config: &Config, options: &bench::Options, format: Format) -> Result<()> {
-    Ok(bench::run(config, options, format, io::stdout())?)
+fn bench(config: &Config, scope: &Scope, format: Format) -> Result<()> {
+    Ok(hob::commands::bench::run(config, scope, format, io::stdout())?)
 }
 
 #[cfg(not(feature = "llama"))]
-fn bench(_: &Config, _: &bench::Options, _: Format) -> Result<()> {
+fn bench(_: &Config, _: &Scope, _: Format) -> Result<()> {
     anyhow::bail!("this hob was built without an engine: build it with the feature `llama`")
 }
 

@@ -14,7 +14,7 @@ mod threads;
 
 use std::io::{self, Write};
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use self::bodies::QUESTIONS;
 use self::client::{Asked, Running};
 use self::engine::{Alone, Suffix};
 pub use self::report::Report;
-use self::report::{Asking, Goal, Lookup, Machine, Run, Settings, Speed, Ttft};
+use self::report::{Asking, Goal, House, Lookup, Machine, Run, Settings, Speed, Ttft};
 use crate::config::{Config, ConfigError, read_profiles};
 use crate::daemon::DaemonError;
 use crate::engine::{ContextOptions, DecodeError, EngineError, Model};
@@ -42,13 +42,15 @@ const N_COLD: usize = 3;
 /// Runs that measure the engine's pace.
 const N_PACE: usize = 3;
 
-/// What to measure beyond the usual.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Every number of threads, quiet and beside a busy one.
-    pub threads: bool,
-    /// A body whose CPU is to be measured instead of the built-in household's.
-    pub request: Option<PathBuf>,
+/// What to measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything that takes less than two minutes with a small model.
+    House,
+    /// Also every number of threads, quiet and beside a busy one.
+    HouseAndThreads,
+    /// The CPU of one body alone: needs no weights.
+    Request(PathBuf),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -77,44 +79,45 @@ pub enum BenchError {
     Io(#[from] io::Error),
 }
 
-/// Loads the configured model, measures everything and writes the report.
+/// Loads what the measurement needs of the configured model, measures and writes the report.
 #[cfg(feature = "llama")]
-pub fn run(
-    config: &Config,
-    options: &Options,
-    format: super::format::Format,
-    out: impl Write,
-) -> Result<(), BenchError> {
-    let model = super::model::load(config)?;
-    Ok(bench(config, model, options)?.write(format, out)?)
+pub fn run(config: &Config, scope: &Scope, format: super::format::Format, out: impl Write) -> Result<(), BenchError> {
+    let model = match scope {
+        Scope::Request(_) => super::model::load_vocabulary(config)?,
+        Scope::House | Scope::HouseAndThreads => super::model::load(config)?,
+    };
+    Ok(bench(config, model, scope)?.write(format, out)?)
 }
 
-/// Measures everything, and says on stderr what it is at.
-pub fn bench<M: Model>(config: &Config, model: Arc<M>, options: &Options) -> Result<Report, BenchError> {
-    let body = options
-        .request
-        .as_ref()
-        .map(|path| std::fs::read(path).map_err(|source| BenchError::Request { path: path.clone(), source }));
-    let body = body.transpose()?;
+/// Measures, and says on stderr what it is at.
+pub fn bench<M: Model>(config: &Config, model: Arc<M>, scope: &Scope) -> Result<Report, BenchError> {
     let mut profiles = read_profiles(config)?;
     if profiles.is_empty() {
         profiles.push(bodies::demo_profile());
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let load_before = load_average();
-    let bench = Bench { config, model, profile: &profiles[0], runtime };
-
-    say("the prefix tree");
-    let lookup_us = lookup::measure().as_secs_f64() * 1e6;
+    let body = match scope {
+        Scope::Request(path) => Some(read(path)?),
+        Scope::House | Scope::HouseAndThreads => None,
+    };
     say("CPU outside the engine");
-    let outside = outside::measure(&*bench.model, &config.model.name, &profiles, body.as_deref())?;
-    say("the engine's pace");
-    let speed = bench.speed()?;
-    let ttft = bench.ttft()?;
+    let outside = outside::measure(&*model, &config.model.name, &profiles, body.as_deref())?;
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = match options.threads {
-        true => Some(threads::measure(&*bench.model, &bench.context(1), cpus)?),
-        false => None,
+    let house = match scope {
+        Scope::Request(_) => None,
+        Scope::House | Scope::HouseAndThreads => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+            let bench = Bench { config, model, profile: &profiles[0], runtime };
+            Some(House {
+                lookup: bench.lookup(),
+                speed: bench.speed()?,
+                ttft: bench.ttft()?,
+                threads: match scope {
+                    Scope::HouseAndThreads => Some(threads::measure(&*bench.model, &bench.context(0), cpus)?),
+                    _ => None,
+                },
+            })
+        }
     };
     let variable = |name| std::env::var(name).ok();
     Ok(Report {
@@ -127,12 +130,13 @@ pub fn bench<M: Model>(config: &Config, model: Arc<M>, options: &Options) -> Res
             gomp_spincount: variable("GOMP_SPINCOUNT"),
             omp_wait_policy: variable("OMP_WAIT_POLICY"),
         },
-        ttft,
-        lookup: Lookup { held_tokens: lookup::N_HELD, us: lookup_us, goal: Goal::at_most(LOOKUP_US_MAX, lookup_us) },
         outside,
-        speed,
-        threads,
+        house,
     })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, BenchError> {
+    std::fs::read(path).map_err(|source| BenchError::Request { path: path.to_owned(), source })
 }
 
 struct Bench<'a, M> {
@@ -203,8 +207,15 @@ impl<M: Model> Bench<'_, M> {
         Ok((head, prompts))
     }
 
+    fn lookup(&self) -> Lookup {
+        say("the prefix tree");
+        let us = lookup::measure().as_secs_f64() * 1e6;
+        Lookup { held_tokens: lookup::N_HELD, us, goal: Goal::at_most(LOOKUP_US_MAX, us) }
+    }
+
     fn speed(&self) -> Result<Speed, BenchError> {
-        let options = self.context(1);
+        say("the engine's pace");
+        let options = self.context(0);
         let paces = engine::pace(&*self.model, &options, options.n_threads, N_PACE)?;
         let prefill = median(paces.iter().map(|pace| pace.prefill).collect());
         let decode = median(paces.iter().map(|pace| pace.decode).collect());
@@ -214,7 +225,7 @@ impl<M: Model> Bench<'_, M> {
         })
     }
 
-    /// A context for `n_cells`, with an id for the head and for each question, else as the daemon opens its own.
+    /// A context for `n_cells` (and never for fewer than measuring the pace takes), with an id for the head and for each question, else as the daemon opens its own.
     fn context(&self, n_cells: usize) -> ContextOptions {
         ContextOptions {
             n_cells: n_cells.max(2 * engine::CHUNK),
@@ -296,10 +307,10 @@ mod tests {
     fn everything_is_measured_over_the_simulated_engine() {
         let folder = tempfile::tempdir().unwrap();
         let config = house(folder.path());
-        let options = Options { threads: true, request: None };
-        let report = bench(&config, Arc::new(SimulatedModel::new()), &options).unwrap();
+        let report = bench(&config, Arc::new(SimulatedModel::new()), &Scope::HouseAndThreads).unwrap();
 
-        let Ttft { cold, warm, profile, .. } = &report.ttft;
+        let measured = report.house.unwrap();
+        let Ttft { cold, warm, profile, .. } = &measured.ttft;
         assert_eq!((profile.as_str(), cold.runs.len(), warm.runs.len()), ("house", N_COLD, QUESTIONS.len()));
         assert!(cold.runs.iter().all(|run| run.reused == 0), "{cold:?}");
         // Each question reuses the pinned head, and computes no more than its own words and the answer's opening.
@@ -309,22 +320,25 @@ mod tests {
         }
         assert_eq!(cold.runs[0].of, warm.runs[0].of);
         assert!(report.outside.iter().all(|row| row.n_tools == 30 && row.all_ms > 0.0));
-        assert_eq!(report.threads.unwrap().len(), 2 * report.machine.cpus);
+        assert_eq!(measured.threads.unwrap().len(), 2 * report.machine.cpus);
     }
 
     #[test]
     fn a_given_body_is_measured_and_a_bad_one_is_refused_like_by_the_route() {
         let folder = tempfile::tempdir().unwrap();
-        let profiles = [bodies::demo_profile()];
-        let body = br#"{"model": "another", "messages": [{"role": "user", "content": "Hello"}]}"#;
-        let model = SimulatedModel::new();
-        let rows = outside::measure(&model, "model", &profiles, Some(body)).unwrap();
-        assert!(rows.iter().all(|row| row.goal.is_none() && row.n_tools == 0), "{rows:?}");
-        let error = outside::measure(&model, "model", &profiles, Some(b"{}")).unwrap_err();
-        assert_eq!(crate::daemon::chain(&error), "the body of the request: model: is required");
+        let config = house(folder.path());
+        let measured = |body: &str| {
+            let file = folder.path().join("body.json");
+            std::fs::write(&file, body).unwrap();
+            bench(&config, Arc::new(SimulatedModel::new()), &Scope::Request(file))
+        };
+        let report = measured(r#"{"model": "another", "messages": [{"role": "user", "content": "Hello"}]}"#).unwrap();
+        assert!(report.outside.iter().all(|row| row.goal.is_none() && row.n_tools == 0), "{report:?}");
+        assert_eq!(report.house, None);
+        assert_eq!(crate::daemon::chain(&measured("{}").unwrap_err()), "the body of the request: model: is required");
 
-        let options = Options { threads: false, request: Some(folder.path().join("missing.json")) };
-        let error = bench(&house(folder.path()), Arc::new(model), &options).unwrap_err();
+        let missing = Scope::Request(folder.path().join("missing.json"));
+        let error = bench(&config, Arc::new(SimulatedModel::new()), &missing).unwrap_err();
         assert!(matches!(error, BenchError::Request { .. }), "{error}");
     }
 }

@@ -26,8 +26,11 @@ const CONTINUATION_MS_MAX: f64 = 5.0;
 pub struct Outside {
     /// "first time", "seen before, new at its end", "tool-loop continuation".
     pub what: &'static str,
+    #[serde(rename = "tokens")]
     pub n_tokens: usize,
+    #[serde(rename = "tools")]
     pub n_tools: usize,
+    #[serde(rename = "bytes")]
     pub n_bytes: usize,
     pub parse_ms: f64,
     pub plan_ms: f64,

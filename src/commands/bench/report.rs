@@ -16,11 +16,19 @@ use crate::commands::format::Format;
 pub struct Report {
     pub machine: Machine,
     pub settings: Settings,
+    pub outside: Vec<Outside>,
+    /// The house; absent where one given body was measured.
+    #[serde(flatten)]
+    pub house: Option<House>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct House {
     pub ttft: Ttft,
     pub lookup: Lookup,
-    pub outside: Vec<Outside>,
     pub speed: Speed,
     /// Only when asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<Vec<ThreadRow>>,
 }
 
@@ -111,11 +119,13 @@ impl Report {
             return writeln!(out);
         }
         self.write_head(format, &mut out)?;
-        for (title, lines) in [self.ttft.section(), self.lookup.section(), self.speed.section()] {
-            write_section(format, &title, &lines, &mut out)?;
+        if let Some(House { ttft, lookup, speed, .. }) = &self.house {
+            for (title, lines) in [ttft.section(), lookup.section(), speed.section()] {
+                write_section(format, &title, &lines, &mut out)?;
+            }
         }
         self.write_outside(format, &mut out)?;
-        if let Some(rows) = &self.threads {
+        if let Some(rows) = self.house.as_ref().and_then(|house| house.threads.as_ref()) {
             write_threads(format, rows, &mut out)?;
         }
         Ok(())
@@ -295,24 +305,26 @@ mod tests {
                 gomp_spincount: Some("2000".to_owned()),
                 omp_wait_policy: None,
             },
-            ttft: Ttft {
-                profile: "house".to_owned(),
-                cold: asking(0, 11_200.0),
-                warm: asking(3_371, 80.0),
-                cold_by_warm: 140.0,
-                alone_ms: 70.0,
-                alone_runs_ms: vec![70.0],
-                warm_by_alone: 80.0 / 70.0,
-                goal: Goal::at_most(1.1, 80.0 / 70.0),
-            },
-            lookup: Lookup { held_tokens: N_HELD, us: 8.25, goal: Goal::at_most(50.0, 8.25) },
             outside: vec![
                 outside("first time", 40.0, None),
                 outside("seen before, new at its end", 4.1, Some(15.0)),
                 outside("tool-loop continuation", 5.2, Some(5.0)),
             ],
-            speed: Speed { prefill_tokens_per_second: 430.0, decode_tokens_per_second: 66.6 },
-            threads: Some(vec![threads(1, false), threads(2, true)]),
+            house: Some(House {
+                ttft: Ttft {
+                    profile: "house".to_owned(),
+                    cold: asking(0, 11_200.0),
+                    warm: asking(3_371, 80.0),
+                    cold_by_warm: 140.0,
+                    alone_ms: 70.0,
+                    alone_runs_ms: vec![70.0],
+                    warm_by_alone: 80.0 / 70.0,
+                    goal: Goal::at_most(1.1, 80.0 / 70.0),
+                },
+                lookup: Lookup { held_tokens: N_HELD, us: 8.25, goal: Goal::at_most(50.0, 8.25) },
+                speed: Speed { prefill_tokens_per_second: 430.0, decode_tokens_per_second: 66.6 },
+                threads: Some(vec![threads(1, false), threads(2, true)]),
+            }),
         }
     }
 
@@ -382,6 +394,53 @@ mod tests {
             "gomp_spincount": "2000",
             "omp_wait_policy": null
           },
+          "outside": [
+            {
+              "what": "first time",
+              "tokens": 5012,
+              "tools": 30,
+              "bytes": 18000,
+              "parse_ms": 0.21,
+              "plan_ms": 0.04,
+              "render_ms": 3.5,
+              "tokenise_ms": 0.3,
+              "match_ms": 0.0042,
+              "all_ms": 40.0,
+              "goal": null
+            },
+            {
+              "what": "seen before, new at its end",
+              "tokens": 5012,
+              "tools": 30,
+              "bytes": 18000,
+              "parse_ms": 0.21,
+              "plan_ms": 0.04,
+              "render_ms": 3.5,
+              "tokenise_ms": 0.3,
+              "match_ms": 0.0042,
+              "all_ms": 4.1,
+              "goal": {
+                "at_most": 15.0,
+                "is_met": true
+              }
+            },
+            {
+              "what": "tool-loop continuation",
+              "tokens": 5012,
+              "tools": 30,
+              "bytes": 18000,
+              "parse_ms": 0.21,
+              "plan_ms": 0.04,
+              "render_ms": 3.5,
+              "tokenise_ms": 0.3,
+              "match_ms": 0.0042,
+              "all_ms": 5.2,
+              "goal": {
+                "at_most": 5.0,
+                "is_met": false
+              }
+            }
+          ],
           "ttft": {
             "profile": "house",
             "cold": {
@@ -431,53 +490,6 @@ mod tests {
               "is_met": true
             }
           },
-          "outside": [
-            {
-              "what": "first time",
-              "n_tokens": 5012,
-              "n_tools": 30,
-              "n_bytes": 18000,
-              "parse_ms": 0.21,
-              "plan_ms": 0.04,
-              "render_ms": 3.5,
-              "tokenise_ms": 0.3,
-              "match_ms": 0.0042,
-              "all_ms": 40.0,
-              "goal": null
-            },
-            {
-              "what": "seen before, new at its end",
-              "n_tokens": 5012,
-              "n_tools": 30,
-              "n_bytes": 18000,
-              "parse_ms": 0.21,
-              "plan_ms": 0.04,
-              "render_ms": 3.5,
-              "tokenise_ms": 0.3,
-              "match_ms": 0.0042,
-              "all_ms": 4.1,
-              "goal": {
-                "at_most": 15.0,
-                "is_met": true
-              }
-            },
-            {
-              "what": "tool-loop continuation",
-              "n_tokens": 5012,
-              "n_tools": 30,
-              "n_bytes": 18000,
-              "parse_ms": 0.21,
-              "plan_ms": 0.04,
-              "render_ms": 3.5,
-              "tokenise_ms": 0.3,
-              "match_ms": 0.0042,
-              "all_ms": 5.2,
-              "goal": {
-                "at_most": 5.0,
-                "is_met": false
-              }
-            }
-          ],
           "speed": {
             "prefill_tokens_per_second": 430.0,
             "decode_tokens_per_second": 66.6
