@@ -49,10 +49,10 @@ enum Command {
     Bench {
         #[arg(long)]
         json: bool,
-        /// Also every number of threads, quiet and beside a busy one; takes some minutes.
+        /// Measure every number of threads instead, quiet and beside a busy one.
         #[arg(long)]
         threads: bool,
-        /// The body of a chat completion, as a client sent it: its CPU outside the engine is measured, and nothing else.
+        /// The body of a chat completion, as a client sent it: measure its CPU outside the engine instead.
         #[arg(long, value_name = "BODY.json", conflicts_with = "threads")]
         request: Option<PathBuf>,
     },
@@ -102,7 +102,7 @@ fn run(arguments: Arguments) -> Result<u8> {
         Command::Bench { json, threads, request } => {
             let scope = match request {
                 Some(body) => Scope::Request(body),
-                None if threads => Scope::HouseAndThreads,
+                None if threads => Scope::Threads,
                 None => Scope::House,
             };
             bench(&load()?, &scope, Format::of(json, &out))?;

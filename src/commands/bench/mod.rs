@@ -23,6 +23,7 @@ use tokio::runtime::Runtime;
 use self::bodies::QUESTIONS;
 use self::client::{Asked, Running};
 use self::engine::{Alone, Suffix};
+use self::outside::Outside;
 pub use self::report::Report;
 use self::report::{Asking, Goal, House, Lookup, Machine, Run, Settings, Speed, Ttft};
 use crate::config::{Config, ConfigError, read_profiles};
@@ -45,11 +46,11 @@ const N_PACE: usize = 3;
 /// What to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Everything that takes less than two minutes with a small model.
+    /// What a household waits for: all but the rest. Less than two minutes with a small model.
     House,
-    /// Also every number of threads, quiet and beside a busy one.
-    HouseAndThreads,
-    /// The CPU of one body alone: needs no weights.
+    /// Every number of threads, quiet and beside a busy one.
+    Threads,
+    /// The CPU of one body: needs no weights.
     Request(PathBuf),
 }
 
@@ -84,7 +85,7 @@ pub enum BenchError {
 pub fn run(config: &Config, scope: &Scope, format: super::format::Format, out: impl Write) -> Result<(), BenchError> {
     let model = match scope {
         Scope::Request(_) => super::model::load_vocabulary(config)?,
-        Scope::House | Scope::HouseAndThreads => super::model::load(config)?,
+        Scope::House | Scope::Threads => super::model::load(config)?,
     };
     Ok(bench(config, model, scope)?.write(format, out)?)
 }
@@ -96,29 +97,18 @@ pub fn bench<M: Model>(config: &Config, model: Arc<M>, scope: &Scope) -> Result<
         profiles.push(bodies::demo_profile());
     }
     let load_before = load_average();
-    let body = match scope {
-        Scope::Request(path) => Some(read(path)?),
-        Scope::House | Scope::HouseAndThreads => None,
-    };
-    say("CPU outside the engine");
-    let outside = outside::measure(&*model, &config.model.name, &profiles, body.as_deref())?;
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let house = match scope {
-        Scope::Request(_) => None,
-        Scope::House | Scope::HouseAndThreads => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-            let bench = Bench { config, model, profile: &profiles[0], runtime };
-            Some(House {
-                lookup: bench.lookup(),
-                speed: bench.speed()?,
-                ttft: bench.ttft()?,
-                threads: match scope {
-                    Scope::HouseAndThreads => Some(threads::measure(&*bench.model, &bench.context(0), cpus)?),
-                    _ => None,
-                },
-            })
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let bench = Bench { config, model, profiles, runtime };
+    let (mut outside, mut house, mut threads) = (None, None, None);
+    match scope {
+        Scope::House => {
+            outside = Some(bench.outside(None)?);
+            house = Some(House { lookup: bench.lookup(), speed: bench.speed()?, ttft: bench.ttft()? });
         }
-    };
+        Scope::Threads => threads = Some(threads::measure(&*bench.model, &bench.context(0), cpus)?),
+        Scope::Request(path) => outside = Some(bench.outside(Some(path))?),
+    }
     let variable = |name| std::env::var(name).ok();
     Ok(Report {
         machine: Machine { cpus, cpu_model: cpu_model(), load_before, load_after: load_average() },
@@ -130,25 +120,24 @@ pub fn bench<M: Model>(config: &Config, model: Arc<M>, scope: &Scope) -> Result<
             gomp_spincount: variable("GOMP_SPINCOUNT"),
             omp_wait_policy: variable("OMP_WAIT_POLICY"),
         },
-        outside,
         house,
+        outside,
+        threads,
     })
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, BenchError> {
-    std::fs::read(path).map_err(|source| BenchError::Request { path: path.to_owned(), source })
 }
 
 struct Bench<'a, M> {
     config: &'a Config,
     model: Arc<M>,
-    profile: &'a Profile,
+    /// At least one; the first is the household.
+    profiles: Vec<Profile>,
     runtime: Runtime,
 }
 
 impl<M: Model> Bench<'_, M> {
     fn ttft(&self) -> Result<Ttft, BenchError> {
-        let Bench { config, model, profile, runtime } = self;
+        let Bench { config, model, profiles, runtime } = self;
+        let profile = &profiles[0];
         let mut cold = Vec::with_capacity(N_COLD);
         for (index, question) in QUESTIONS.iter().take(N_COLD).enumerate() {
             say(&format!("cold, {} of {N_COLD}", index + 1));
@@ -195,9 +184,10 @@ impl<M: Model> Bench<'_, M> {
 
     /// The tokens of the profile's head and of each question's prompt.
     fn prompts(&self) -> Result<(Vec<Token>, Vec<Vec<Token>>), BenchError> {
-        let Bench { config, model, profile, .. } = self;
-        let profiles = vec![(*profile).clone()];
-        let mut planner = Planner::new(model.vocab(), model.template(), config.model.name.clone(), profiles)?;
+        let Bench { config, model, profiles, .. } = self;
+        let profile = &profiles[0];
+        let name = config.model.name.clone();
+        let mut planner = Planner::new(model.vocab(), model.template(), name, vec![profile.clone()])?;
         let head = planner.pins()?.pop().map(|head| head.prompt.tokens).unwrap_or_default();
         let mut prompts = Vec::with_capacity(QUESTIONS.len());
         for question in QUESTIONS {
@@ -205,6 +195,14 @@ impl<M: Model> Bench<'_, M> {
             prompts.push(planner.plan(&parse_chat(body.as_bytes(), "bench")?)?.prompt.tokens);
         }
         Ok((head, prompts))
+    }
+
+    fn outside(&self, body: Option<&Path>) -> Result<Vec<Outside>, BenchError> {
+        let read =
+            |path: &Path| std::fs::read(path).map_err(|source| BenchError::Request { path: path.to_owned(), source });
+        let body = body.map(read).transpose()?;
+        say("CPU outside the engine");
+        outside::measure(&*self.model, &self.config.model.name, &self.profiles, body.as_deref())
     }
 
     fn lookup(&self) -> Lookup {
@@ -307,10 +305,9 @@ mod tests {
     fn everything_is_measured_over_the_simulated_engine() {
         let folder = tempfile::tempdir().unwrap();
         let config = house(folder.path());
-        let report = bench(&config, Arc::new(SimulatedModel::new()), &Scope::HouseAndThreads).unwrap();
+        let report = bench(&config, Arc::new(SimulatedModel::new()), &Scope::House).unwrap();
 
-        let measured = report.house.unwrap();
-        let Ttft { cold, warm, profile, .. } = &measured.ttft;
+        let Ttft { cold, warm, profile, .. } = &report.house.unwrap().ttft;
         assert_eq!((profile.as_str(), cold.runs.len(), warm.runs.len()), ("house", N_COLD, QUESTIONS.len()));
         assert!(cold.runs.iter().all(|run| run.reused == 0), "{cold:?}");
         // Each question reuses the pinned head, and computes no more than its own words and the answer's opening.
@@ -319,8 +316,21 @@ mod tests {
             assert!((question.len()..question.len() + 40).contains(&n_computed(index)), "{:?}", warm.runs[index]);
         }
         assert_eq!(cold.runs[0].of, warm.runs[0].of);
-        assert!(report.outside.iter().all(|row| row.n_tools == 30 && row.all_ms > 0.0));
-        assert_eq!(measured.threads.unwrap().len(), 2 * report.machine.cpus);
+        assert!(report.outside.unwrap().iter().all(|row| row.n_tools == 30 && row.all_ms > 0.0));
+        assert_eq!(report.threads, None);
+    }
+
+    #[test]
+    fn every_number_of_threads_is_measured_quiet_and_busy() {
+        let folder = tempfile::tempdir().unwrap();
+        let report = bench(&house(folder.path()), Arc::new(SimulatedModel::new()), &Scope::Threads).unwrap();
+        let rows = report.threads.unwrap();
+        let places: Vec<_> = rows.iter().map(|row| (row.is_busy, row.threads)).collect();
+        let numbers = 1..=report.machine.cpus;
+        let expected: Vec<_> =
+            [false, true].into_iter().flat_map(|is_busy| numbers.clone().map(move |n| (is_busy, n))).collect();
+        assert_eq!(places, expected);
+        assert_eq!(rows.iter().filter(|row| row.is_configured).count(), 2);
     }
 
     #[test]
@@ -333,7 +343,8 @@ mod tests {
             bench(&config, Arc::new(SimulatedModel::new()), &Scope::Request(file))
         };
         let report = measured(r#"{"model": "another", "messages": [{"role": "user", "content": "Hello"}]}"#).unwrap();
-        assert!(report.outside.iter().all(|row| row.goal.is_none() && row.n_tools == 0), "{report:?}");
+        let rows = report.outside.unwrap();
+        assert!(rows.iter().all(|row| row.goal.is_none() && row.n_tools == 0), "{rows:?}");
         assert_eq!(report.house, None);
         assert_eq!(crate::daemon::chain(&measured("{}").unwrap_err()), "the body of the request: model: is required");
 

@@ -94,7 +94,7 @@ impl Bench<'_> {
         let (mut tree, _) = lookup::full_tree();
         let mut runs = Vec::with_capacity(bodies.len());
         let (mut n_tokens, mut n_tools, mut n_bytes) = (0, 0, 0);
-        for body in bodies {
+        for (body, id) in bodies.iter().zip(1_000..) {
             let bytes = serde_json::to_vec(body)?;
             let started = Instant::now();
             let mut request = parse_chat(&bytes, CLIENT)?;
@@ -110,7 +110,7 @@ impl Bench<'_> {
             let looked = Instant::now();
             std::hint::black_box(tree.find(owner, &tokens));
             let find = looked.elapsed();
-            lookup::hold(&mut tree, owner, &tokens, SeqId(255));
+            lookup::hold(&mut tree, owner, &tokens, SeqId(id));
             let timings = planned.timings;
             runs.push(Stages { parse, plan: timings.plan, render: timings.render, tokenise: timings.tokenise, find });
             (n_tokens, n_tools, n_bytes) = (tokens.len(), request.tools.len(), bytes.len());

@@ -16,10 +16,12 @@ use crate::commands::format::Format;
 pub struct Report {
     pub machine: Machine,
     pub settings: Settings,
-    pub outside: Vec<Outside>,
-    /// The house; absent where one given body was measured.
     #[serde(flatten)]
     pub house: Option<House>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outside: Option<Vec<Outside>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<Vec<ThreadRow>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -27,9 +29,6 @@ pub struct House {
     pub ttft: Ttft,
     pub lookup: Lookup,
     pub speed: Speed,
-    /// Only when asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub threads: Option<Vec<ThreadRow>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -119,13 +118,15 @@ impl Report {
             return writeln!(out);
         }
         self.write_head(format, &mut out)?;
-        if let Some(House { ttft, lookup, speed, .. }) = &self.house {
+        if let Some(House { ttft, lookup, speed }) = &self.house {
             for (title, lines) in [ttft.section(), lookup.section(), speed.section()] {
                 write_section(format, &title, &lines, &mut out)?;
             }
         }
-        self.write_outside(format, &mut out)?;
-        if let Some(rows) = self.house.as_ref().and_then(|house| house.threads.as_ref()) {
+        if let Some(rows) = &self.outside {
+            write_outside(format, rows, &mut out)?;
+        }
+        if let Some(rows) = &self.threads {
             write_threads(format, rows, &mut out)?;
         }
         Ok(())
@@ -152,28 +153,6 @@ impl Report {
         )?;
         let what = "Wall-clock times on whatever else this machine was doing; medians.";
         writeln!(out, "{}", format.dim(what))
-    }
-
-    fn write_outside(&self, format: Format, out: &mut impl Write) -> io::Result<()> {
-        let n_tools = self.outside.first().map_or(0, |row| row.n_tools);
-        writeln!(out, "\n{}", format.bold(format!("CPU outside the engine in ms, {n_tools} tools")))?;
-        writeln!(out, "{:<30}tokens   parse   plan render tokenise  match    all", "")?;
-        for row in &self.outside {
-            write!(
-                out,
-                "  {:<28}{:>6} {:>7.2} {:>6.2} {:>6.2} {:>8.2} {:>6.3} {:>6.2}",
-                row.what,
-                row.n_tokens,
-                row.parse_ms,
-                row.plan_ms,
-                row.render_ms,
-                row.tokenise_ms,
-                row.match_ms,
-                row.all_ms
-            )?;
-            writeln!(out, "{}", row.goal.map(|goal| goal.text(format, " ms")).unwrap_or_default())?;
-        }
-        Ok(())
     }
 }
 
@@ -244,6 +223,21 @@ fn write_section(format: Format, title: &str, lines: &[Line], out: &mut impl Wri
     Ok(())
 }
 
+fn write_outside(format: Format, rows: &[Outside], out: &mut impl Write) -> io::Result<()> {
+    let n_tools = rows.first().map_or(0, |row| row.n_tools);
+    writeln!(out, "\n{}", format.bold(format!("CPU outside the engine in ms, {n_tools} tools")))?;
+    writeln!(out, "{:<30}tokens   parse   plan render tokenise  match    all", "")?;
+    for row in rows {
+        write!(
+            out,
+            "  {:<28}{:>6} {:>7.2} {:>6.2} {:>6.2} {:>8.2} {:>6.3} {:>6.2}",
+            row.what, row.n_tokens, row.parse_ms, row.plan_ms, row.render_ms, row.tokenise_ms, row.match_ms, row.all_ms
+        )?;
+        writeln!(out, "{}", row.goal.map(|goal| goal.text(format, " ms")).unwrap_or_default())?;
+    }
+    Ok(())
+}
+
 fn write_threads(format: Format, rows: &[ThreadRow], out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n{}", format.bold("Threads, ms: median (worst)"))?;
     writeln!(out, "  {:<24}{:>22}{:>22}", "", "prefill 256 tokens", "decode 30 steps")?;
@@ -305,11 +299,12 @@ mod tests {
                 gomp_spincount: Some("2000".to_owned()),
                 omp_wait_policy: None,
             },
-            outside: vec![
+            outside: Some(vec![
                 outside("first time", 40.0, None),
                 outside("seen before, new at its end", 4.1, Some(15.0)),
                 outside("tool-loop continuation", 5.2, Some(5.0)),
-            ],
+            ]),
+            threads: Some(vec![threads(1, false), threads(2, true)]),
             house: Some(House {
                 ttft: Ttft {
                     profile: "house".to_owned(),
@@ -323,7 +318,6 @@ mod tests {
                 },
                 lookup: Lookup { held_tokens: N_HELD, us: 8.25, goal: Goal::at_most(50.0, 8.25) },
                 speed: Speed { prefill_tokens_per_second: 430.0, decode_tokens_per_second: 66.6 },
-                threads: Some(vec![threads(1, false), threads(2, true)]),
             }),
         }
     }
@@ -394,53 +388,6 @@ mod tests {
             "gomp_spincount": "2000",
             "omp_wait_policy": null
           },
-          "outside": [
-            {
-              "what": "first time",
-              "tokens": 5012,
-              "tools": 30,
-              "bytes": 18000,
-              "parse_ms": 0.21,
-              "plan_ms": 0.04,
-              "render_ms": 3.5,
-              "tokenise_ms": 0.3,
-              "match_ms": 0.0042,
-              "all_ms": 40.0,
-              "goal": null
-            },
-            {
-              "what": "seen before, new at its end",
-              "tokens": 5012,
-              "tools": 30,
-              "bytes": 18000,
-              "parse_ms": 0.21,
-              "plan_ms": 0.04,
-              "render_ms": 3.5,
-              "tokenise_ms": 0.3,
-              "match_ms": 0.0042,
-              "all_ms": 4.1,
-              "goal": {
-                "at_most": 15.0,
-                "is_met": true
-              }
-            },
-            {
-              "what": "tool-loop continuation",
-              "tokens": 5012,
-              "tools": 30,
-              "bytes": 18000,
-              "parse_ms": 0.21,
-              "plan_ms": 0.04,
-              "render_ms": 3.5,
-              "tokenise_ms": 0.3,
-              "match_ms": 0.0042,
-              "all_ms": 5.2,
-              "goal": {
-                "at_most": 5.0,
-                "is_met": false
-              }
-            }
-          ],
           "ttft": {
             "profile": "house",
             "cold": {
@@ -494,6 +441,53 @@ mod tests {
             "prefill_tokens_per_second": 430.0,
             "decode_tokens_per_second": 66.6
           },
+          "outside": [
+            {
+              "what": "first time",
+              "tokens": 5012,
+              "tools": 30,
+              "bytes": 18000,
+              "parse_ms": 0.21,
+              "plan_ms": 0.04,
+              "render_ms": 3.5,
+              "tokenise_ms": 0.3,
+              "match_ms": 0.0042,
+              "all_ms": 40.0,
+              "goal": null
+            },
+            {
+              "what": "seen before, new at its end",
+              "tokens": 5012,
+              "tools": 30,
+              "bytes": 18000,
+              "parse_ms": 0.21,
+              "plan_ms": 0.04,
+              "render_ms": 3.5,
+              "tokenise_ms": 0.3,
+              "match_ms": 0.0042,
+              "all_ms": 4.1,
+              "goal": {
+                "at_most": 15.0,
+                "is_met": true
+              }
+            },
+            {
+              "what": "tool-loop continuation",
+              "tokens": 5012,
+              "tools": 30,
+              "bytes": 18000,
+              "parse_ms": 0.21,
+              "plan_ms": 0.04,
+              "render_ms": 3.5,
+              "tokenise_ms": 0.3,
+              "match_ms": 0.0042,
+              "all_ms": 5.2,
+              "goal": {
+                "at_most": 5.0,
+                "is_met": false
+              }
+            }
+          ],
           "threads": [
             {
               "threads": 1,
