@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use crate::config::{Config, Listen};
 use crate::engine::Model;
 use crate::http::{BindError, House, Server};
-use crate::prompt::{PlanFailure, Planned, Planner, PlannerHandle, Profile, PromptError};
+use crate::prompt::{Head, PlanFailure, Planned, Planner, PlannerHandle, Profile, PromptError};
 use crate::request::Request;
 use crate::scheduler::{self, Pin, SchedulerHandle, StartError, Status, Submission, SubmitError};
 use crate::telemetry::{self, Store, TelemetryHandle};
@@ -63,10 +63,30 @@ impl Daemon {
         model: Arc<M>,
         server: Server,
     ) -> Result<Daemon, DaemonError> {
+        Daemon::start_with(config, profiles, model, server, Planner::pins)
+    }
+
+    /// Like `start`, but keeps nothing warm: the first request to a profile computes all of it.
+    pub fn start_cold<M: Model>(
+        config: &Config,
+        profiles: Vec<Profile>,
+        model: Arc<M>,
+        server: Server,
+    ) -> Result<Daemon, DaemonError> {
+        Daemon::start_with(config, profiles, model, server, |_| Ok(Vec::new()))
+    }
+
+    fn start_with<M: Model>(
+        config: &Config,
+        profiles: Vec<Profile>,
+        model: Arc<M>,
+        server: Server,
+        pins: impl FnOnce(&mut Planner) -> Result<Vec<Head>, PromptError>,
+    ) -> Result<Daemon, DaemonError> {
         let (telemetry_door, records) = telemetry::inbox();
         let models = model_names(config, &profiles);
         let mut planner = Planner::new(model.vocab(), model.template(), config.model.name.clone(), profiles)?;
-        let pins = planner.pins()?.into_iter().map(|head| Pin { name: head.name, prompt: head.prompt }).collect();
+        let pins = pins(&mut planner)?.into_iter().map(|head| Pin { name: head.name, prompt: head.prompt }).collect();
         let (planner_door, inbox) = PlannerHandle::new(config.server.queue);
         let planner = spawn("hob-planner", move || planner.run(inbox))?;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use hob::commands::bench::Scope;
 use hob::commands::chat;
 use hob::commands::check::EX_CONFIG;
 use hob::commands::format::Format;
@@ -62,6 +63,17 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Measure cold and warm time to first token, and what hob adds to the engine, on this machine and model.
+    Bench {
+        #[arg(long)]
+        json: bool,
+        /// Measure every number of threads instead, quiet and beside a busy one.
+        #[arg(long)]
+        threads: bool,
+        /// The body of a chat completion, as a client sent it: measure its CPU outside the engine instead.
+        #[arg(long, value_name = "BODY.json", conflicts_with = "threads")]
+        request: Option<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -116,6 +128,14 @@ fn run(arguments: Arguments) -> Result<u8> {
         Command::Stats { since, json } => {
             hob::commands::stats::stats(&load()?, since, Format::of(json, &out), &mut out)?;
         }
+        Command::Bench { json, threads, request } => {
+            let scope = match request {
+                Some(body) => Scope::Request(body),
+                None if threads => Scope::Threads,
+                None => Scope::House,
+            };
+            bench(&load()?, &scope, Format::of(json, &out))?;
+        }
     }
     Ok(0)
 }
@@ -152,6 +172,16 @@ fn plan(_: &Config, _: Format, _: &mut impl Write) -> Result<u8> {
     anyhow::bail!(NO_ENGINE)
 }
 
+#[cfg(feature = "llama")]
+fn bench(config: &Config, scope: &Scope, format: Format) -> Result<()> {
+    Ok(hob::commands::bench::run(config, scope, format, io::stdout())?)
+}
+
+#[cfg(not(feature = "llama"))]
+fn bench(_: &Config, _: &Scope, _: Format) -> Result<()> {
+    anyhow::bail!(NO_ENGINE)
+}
+
 fn since(text: &str) -> Result<Duration, String> {
     config::parse_duration(text).ok_or_else(|| format!("{text:?} is no time span; write 30m, 24h or 7d"))
 }
@@ -164,7 +194,10 @@ fn since(text: &str) -> Result<Duration, String> {
 fn settle_openmp(command: &Command) {
     const SPIN: &str = "GOMP_SPINCOUNT";
     let is_set = [SPIN, "OMP_WAIT_POLICY"].iter().any(|name| std::env::var_os(name).is_some());
-    if is_set || !cfg!(all(feature = "llama", target_os = "linux")) || !matches!(command, Command::Serve) {
+    if is_set
+        || !cfg!(all(feature = "llama", target_os = "linux"))
+        || !matches!(command, Command::Serve | Command::Bench { .. })
+    {
         return;
     }
     #[cfg(unix)]

@@ -1,5 +1,6 @@
 //! The commands: what `hob` does and prints, apart from how its arguments are read (`main.rs`).
 
+pub mod bench;
 pub mod chat;
 pub mod check;
 pub mod format;
