@@ -26,7 +26,7 @@ pub(crate) const MODEL: &str = "model";
 pub(crate) const MAX_BODY: u64 = 1 << 20;
 
 /// Much longer than anything here takes; a test that waits so long has failed.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Setup {
     pub(crate) model_name: &'static str,
@@ -165,11 +165,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
             threads: std::thread::available_parallelism().map_or(1, |n| n.get() - 1).max(1),
             chat_template: None,
         },
-        telemetry: config::Telemetry {
-            path: folder.join("hob.sqlite"),
-            keep_days: 1,
-            flush: Duration::from_secs(60),
-        },
+        telemetry: config::Telemetry { path: folder.join("hob.sqlite"), keep_days: 1, flush: Duration::from_secs(60) },
         profiles: Vec::new(),
         state_folder: folder.clone(),
         folder,

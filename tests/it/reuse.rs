@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use fastrand::Rng;
 use hob::engine::simulated::{Attention, ByteVocab, ChatMl, Faults, SimulatedModel};
@@ -15,7 +16,7 @@ use hob::prompt::{Document, Planner, Profile};
 use hob::request::{Client, Dialect, Message, Request, Role, Sampling, Token};
 use serde_json::{Value, json};
 
-use crate::house::{Answer, House, MODEL, Setup, Usage};
+use crate::house::{Answer, House, MODEL, PATIENCE, Setup, Usage};
 
 /// Bytes as tokens, of which the model says only what a client can send back unchanged: a history then holds what the
 /// cells hold.
@@ -220,7 +221,8 @@ impl World {
         let is_shared = self.attention == Attention::Full;
         house.await_status(|status| {
             let n_free = faults.n_free();
-            status.cells.held == 0 && (if is_shared { n_free == status.cells.free } else { n_free >= status.cells.free })
+            status.cells.held == 0
+                && (if is_shared { n_free == status.cells.free } else { n_free >= status.cells.free })
         });
     }
 
@@ -235,10 +237,7 @@ impl World {
 }
 
 fn wire(messages: &[Message]) -> Value {
-    messages
-        .iter()
-        .map(|message| json!({ "role": message.role.template_name(), "content": message.content }))
-        .collect()
+    messages.iter().map(|message| json!({ "role": message.role.template_name(), "content": message.content })).collect()
 }
 
 /// One client at work.
@@ -317,7 +316,9 @@ impl<'a> Talker<'a> {
         }
         // Dropped after so many events; the head counts as one.
         let hangs_up = (cancels > 0 && self.rng.usize(..cancels) == 0).then(|| self.rng.usize(..8));
+        let begun = Instant::now();
         loop {
+            assert!(begun.elapsed() < PATIENCE, "never let in: {:?}", self.house.status());
             let mut exchange = self.house.send(&body);
             if hangs_up == Some(0) || (hangs_up.is_some() && !is_streamed) {
                 count(&self.tally.n_cancelled, 1);
