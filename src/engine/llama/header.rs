@@ -26,6 +26,12 @@ const NAME_BYTES_MAX: u64 = 65_535;
 /// Values and tensors beyond this are damage: the largest models have a few thousand tensors.
 const ENTRIES_MAX: u64 = 1 << 20;
 
+/// LLAMA_MAX_LAYERS; llama.cpp asserts on more.
+const N_LAYERS_MAX: u64 = 512;
+
+/// Numbers in K of one token and layer; large models have some ten thousand.
+const ROW_MAX: u64 = 1 << 24;
+
 /// A named value, as far as the facts need it.
 enum Value {
     Number(u64),
@@ -89,7 +95,7 @@ impl Header {
             None => 32,
             Some(_) => return Err(damage("is damaged: general.alignment is no power of two".into())),
         };
-        let data_start = reader.position.next_multiple_of(alignment);
+        let data_start = reader.position.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
         let data_bytes = reader.n_bytes.saturating_sub(data_start);
         if n_tensors > 0 && last_offset >= data_bytes {
             return Err(damage(format!(
@@ -111,9 +117,15 @@ impl Header {
         let required = |name: &str| optional(name).ok_or_else(|| format!("has no number {architecture}.{name}"));
 
         let n_blocks = required("block_count")?;
+        if n_blocks == 0 || n_blocks > N_LAYERS_MAX {
+            return Err(format!("is damaged: {n_blocks} layers"));
+        }
         let n_heads = self.per_layer(&format!("{architecture}.attention.head_count"), n_blocks)?;
         let kv_heads = self.per_layer(&format!("{architecture}.attention.head_count_kv"), n_blocks)?;
         let kv_heads = kv_heads.or(n_heads.clone()).unwrap_or_default();
+        if let Some(n_heads) = n_heads.iter().flatten().max().filter(|n_heads| kv_heads.iter().any(|n| n > n_heads)) {
+            return Err(format!("is damaged: more K/V heads in a layer than its {n_heads} heads"));
+        }
         // Layers without K/V heads do not attend: hybrids mix them in.
         let n_layers = kv_heads.iter().filter(|n_heads| **n_heads > 0).count() as u64;
         let head_size = match (optional("attention.key_length"), n_heads.and_then(|heads| heads.into_iter().max())) {
@@ -121,14 +133,18 @@ impl Header {
             (None, Some(n_heads)) if n_heads > 0 => required("embedding_length")? / n_heads,
             (None, _) => 0,
         };
+        // Layers may differ; the largest gives an upper bound of what a token costs.
+        let n_kv_heads = kv_heads.into_iter().max().unwrap_or(0);
+        if n_kv_heads.checked_mul(head_size).is_none_or(|n_numbers| n_numbers > ROW_MAX) {
+            return Err(format!("is damaged: {n_kv_heads} K/V heads of {head_size} numbers"));
+        }
         let n_vocab = match self.values.get("tokenizer.ggml.tokens") {
             Some(Value::Items(n_tokens)) => *n_tokens,
             _ => required("vocab_size")?,
         };
         Ok(ModelFacts {
             n_layers,
-            // Layers may differ; the largest gives an upper bound of what a token costs.
-            n_kv_heads: kv_heads.into_iter().max().unwrap_or(0),
+            n_kv_heads,
             head_size,
             n_vocab,
             n_context_train: required("context_length")?,
@@ -139,9 +155,6 @@ impl Header {
 
     /// A number that the header gives once for all layers or for each one.
     fn per_layer(&self, name: &str, n_layers: u64) -> Result<Option<Vec<u64>>, String> {
-        if n_layers > ENTRIES_MAX {
-            return Err(format!("is damaged: {n_layers} layers"));
-        }
         match self.values.get(name) {
             Some(Value::Number(number)) => Ok(Some(vec![*number; n_layers as usize])),
             Some(Value::Numbers(numbers)) if numbers.len() as u64 >= n_layers => Ok(Some(numbers.clone())),
@@ -406,6 +419,16 @@ mod tests {
         let missing = read_facts(Path::new("/no/such/model.gguf")).unwrap_err().to_string();
         assert!(missing.starts_with("model /no/such/model.gguf: cannot be opened"), "{missing}");
         assert!(read(b"hello, I am a text file").unwrap_err().ends_with("is not a GGUF file"));
+        let layers =
+            |n_layers| file(&[("general.architecture", TEXT, text("a")), ("a.block_count", UINT32, number(n_layers))]);
+        assert!(read(&layers(0)).unwrap_err().ends_with("is damaged: 0 layers"));
+        let align = |alignment: u64| {
+            let alignment = alignment.to_le_bytes().to_vec();
+            file(&[("general.architecture", TEXT, text("a")), ("general.alignment", UINT64, alignment)])
+        };
+        assert!(read(&align(3)).unwrap_err().ends_with("general.alignment is no power of two"));
+        assert!(read(&align(1 << 63)).unwrap_err().contains("is cut off"));
+        assert!(read(&layers(513)).unwrap_err().ends_with("is damaged: 513 layers"));
         assert!(read(&file(&[])).unwrap_err().ends_with("names no general.architecture"));
         let folder = tempfile::tempdir().unwrap();
         assert!(read_facts(folder.path()).unwrap_err().to_string().ends_with("is not a file"));
