@@ -10,95 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use fastrand::Rng;
-use hob::engine::simulated::{Attention, ByteVocab, ChatMl, Faults, SimulatedModel};
-use hob::engine::{Batch, BatchToken, ContextOptions, Engine, KvType, Model, SeqId, Special, Vocab};
+use hob::engine::simulated::{Attention, Faults};
 use hob::prompt::{Document, Planner, Profile};
-use hob::request::{Client, Dialect, Message, Request, Role, Sampling, Token};
+use hob::request::{Message, Role, Token};
 use serde_json::{Value, json};
 
+use crate::cold::{cold, model, plan, planner, wire};
 use crate::house::{Answer, House, MODEL, PATIENCE, Setup, Usage};
-
-/// Bytes as tokens, of which the model says only what a client can send back unchanged: a history then holds what the
-/// cells hold.
-struct Ascii(ByteVocab);
-
-impl Vocab for Ascii {
-    fn n_tokens(&self) -> usize {
-        self.0.n_tokens()
-    }
-
-    fn tokenize(&self, text: &str, special: Special) -> Vec<Token> {
-        self.0.tokenize(text, special)
-    }
-
-    fn piece(&self, token: Token, out: &mut Vec<u8>) {
-        out.extend(u8::try_from(token.0).ok().filter(|byte| (b' '..=b'~').contains(byte)));
-    }
-
-    fn is_end(&self, token: Token) -> bool {
-        self.0.is_end(token)
-    }
-
-    fn bos(&self) -> Option<Token> {
-        None
-    }
-
-    fn control_tokens(&self) -> &[(Token, String)] {
-        self.0.control_tokens()
-    }
-}
-
-fn model(attention: Attention) -> SimulatedModel {
-    let template = ChatMl { takes_tools: true };
-    SimulatedModel::with(Arc::new(Ascii(ByteVocab::new())), Arc::new(template)).attention(attention)
-}
-
-/// The prompt as the daemon has to compute it.
-fn planner(model: &SimulatedModel, profiles: Vec<Profile>) -> Planner {
-    Planner::new(model.vocab(), model.template(), MODEL.to_owned(), profiles).unwrap()
-}
-
-fn plan(planner: &mut Planner, model: &str, messages: &[Message]) -> Vec<Token> {
-    let request = Request {
-        model: model.to_owned(),
-        messages: messages.to_vec(),
-        tools: Vec::new(),
-        sampling: Sampling::default(),
-        max_tokens: None,
-        stop: Vec::new(),
-        client: Client { name: String::new(), salt: None, dialect: Dialect::OpenAi },
-    };
-    planner.plan(&request).unwrap().prompt.tokens
-}
-
-/// Text, finish and number of tokens that a fresh engine, one sequence alone, answers in a context of `n_cells`.
-fn cold(attention: Attention, prompt: &[Token], max_tokens: usize, n_cells: usize) -> (String, String, usize) {
-    let model = model(attention);
-    let vocab = model.vocab();
-    let n_batch = prompt.len();
-    let options = ContextOptions { n_cells, n_seq_max: 1, n_batch, kv_type: KvType::F16, n_threads: 1 };
-    let mut engine = model.open(&options).unwrap();
-    let mut sampler = engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, &[]).unwrap();
-    let (mut pending, mut pos, mut said, mut n_said) = (prompt.to_vec(), 0, Vec::new(), 0);
-    loop {
-        let n = pending.len();
-        let row = |(i, &token)| BatchToken { token, pos: pos + i, seq: SeqId(0), wants_logits: i + 1 == n };
-        engine.decode(&Batch { tokens: pending.iter().enumerate().map(row).collect() }).unwrap();
-        pos += n;
-        let token = engine.sample(n - 1, &mut sampler).unwrap();
-        let finish = if vocab.is_end(token) {
-            Some("stop")
-        } else {
-            n_said += 1;
-            vocab.piece(token, &mut said);
-            (n_said == max_tokens || pos == n_cells).then_some("length")
-        };
-        if let Some(finish) = finish {
-            return (String::from_utf8(said).unwrap(), finish.to_owned(), n_said);
-        }
-        pending = vec![token];
-    }
-}
 
 /// What the clients share, and how they treat the daemon.
 struct World {
@@ -207,6 +125,7 @@ impl World {
     /// as large as the context has evicted the rest.
     fn check_rest(&self, house: &House, faults: &Faults) {
         house.await_rest();
+        faults.fail_next_decodes(0);
         let large = "w".repeat(self.context - 1 - self.overhead());
         let messages = [Message::text(Role::User, large)];
         let body = json!({ "model": MODEL, "messages": wire(&messages), "max_tokens": 1, "temperature": 0 });
@@ -234,10 +153,6 @@ impl World {
     fn planner(&self) -> Planner {
         planner(&model(self.attention), self.profiles.clone())
     }
-}
-
-fn wire(messages: &[Message]) -> Value {
-    messages.iter().map(|message| json!({ "role": message.role.template_name(), "content": message.content })).collect()
 }
 
 /// One client at work.
@@ -438,6 +353,47 @@ fn a_failed_step_harms_nobody_but_those_in_it() {
         assert!(counted(&tally.n_failed) > 0, "{tally:?}");
         assert!(counted(&tally.n_answers) > counted(&tally.n_failed), "{tally:?}");
     }
+}
+
+#[test]
+fn two_hundred_conversations_share_room_for_three() {
+    const N_TURNS: usize = 3;
+    // A conversation ends with about 600 tokens, 430 of them the profile's.
+    let setup = Setup { context: 1200, queue: 8, profiles: profiles(), ..Setup::default() };
+    let (context, faults) = (setup.context, model(Attention::Full));
+    let house = House::start(Arc::new(faults.clone()), setup);
+    house.await_warm();
+    let n_pinned = house.status().pins[0].n_tokens;
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            let house = &house;
+            scope.spawn(move || {
+                let mut planner = planner(&model(Attention::Full), profiles());
+                let mut conversations = vec![Vec::new(); 50];
+                for turn in 0..N_TURNS {
+                    for (number, messages) in conversations.iter_mut().enumerate() {
+                        let marker = format!("marker {worker}.{number}.{turn}");
+                        messages.push(Message::text(Role::User, marker));
+                        let body = json!({
+                            "model": "house", "messages": wire(messages), "temperature": 0, "max_tokens": 24,
+                            "cache_salt": format!("{worker}.{number}"),
+                        });
+                        let answer = Answer::of(&house.ask(&body));
+                        let prompt = plan(&mut planner, "house", messages);
+                        let (text, finish, n_generated) = cold(Attention::Full, &prompt, 24, context);
+                        assert_eq!((&answer.text, &answer.finish), (&text, &finish));
+                        let Usage { n_prompt, n_cached, n_generated: n_told } = answer.usage;
+                        assert_eq!((n_prompt, n_told), (prompt.len(), n_generated));
+                        assert!(n_cached >= n_pinned, "the pin is shared by all: {n_cached} of {n_pinned}");
+                        messages.push(Message::text(Role::Assistant, text));
+                    }
+                }
+            });
+        }
+    });
+    let status = house.await_rest();
+    assert_eq!(faults.faults().n_free(), status.cells.free);
+    house.close();
 }
 
 /// `make soak`: the same for many seeds and sizes.
