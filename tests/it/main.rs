@@ -5,6 +5,7 @@ mod cold;
 #[cfg(feature = "llama")]
 mod home_assistant;
 mod house;
+#[cfg(feature = "llama")]
 mod models;
 #[cfg(feature = "llama")]
 mod real;
