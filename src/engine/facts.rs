@@ -1,4 +1,20 @@
-//! Facts of a model file that decide what it costs, and the K/V formula.
+//! Facts of a model file that decide what it costs, where its weights go, and the K/V formula.
+
+/// Whether weights go onto a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gpu {
+    /// If there is one.
+    Auto,
+    Required,
+    Off,
+}
+
+/// How many layers go onto the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuLayers {
+    All,
+    Count(u32),
+}
 
 /// Number format of K and V in the cells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

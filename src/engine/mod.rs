@@ -12,7 +12,7 @@ pub mod simulated;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use facts::{KvType, ModelFacts};
+pub use facts::{Gpu, GpuLayers, KvType, ModelFacts};
 
 use crate::request::{Message, Sampling, Token};
 

@@ -26,8 +26,7 @@ pub use context::LlamaEngine;
 pub use header::read_facts;
 pub use sampler::Sampler;
 
-use super::{ChatTemplate, ContextOptions, EngineError, Memory, Model, ModelFacts, Vocab};
-use crate::config::{Gpu, GpuLayers};
+use super::{ChatTemplate, ContextOptions, EngineError, Gpu, GpuLayers, Memory, Model, ModelFacts, Vocab};
 use template::{LlamaTemplate, Source};
 use vocab::LlamaVocab;
 

@@ -1,0 +1,3 @@
+//! The real engine with the demo model.
+
+mod home_assistant;
