@@ -1,0 +1,8 @@
+//! Tests with a real model. Each loads it and computes on all cores, so they run one after the other.
+
+mod exactness;
+mod house;
+mod other_models;
+mod recording;
+mod sharing;
+mod solo;
