@@ -198,9 +198,20 @@ impl Cache {
             return Ok(());
         }
         let node = tree.lock(hit);
-        tree.unlock(standing.node);
         let src = tree.seq_below(node).expect("a node with tokens has a leaf below it");
-        engine.share(src, standing.seq, standing.n_held..hit.n_tokens)?;
+        // The longer prefix may be another copy, of another owner: what we stood on is given up for it, or its cells would stay
+        // ours when the tree frees them.
+        let is_same_path = tree.is_on_path(standing.node, node);
+        let adopted = match is_same_path {
+            true => Ok(()),
+            false => engine.adopt(src, standing.seq, 0..standing.n_held),
+        };
+        let shared = adopted.and_then(|()| engine.share(src, standing.seq, standing.n_held..hit.n_tokens));
+        if let Err(error) = shared {
+            self.tree().unlock(node);
+            return Err(error);
+        }
+        self.tree().unlock(standing.node);
         standing.node = node;
         standing.n_held = hit.n_tokens;
         self.check();
@@ -520,8 +531,11 @@ impl Cache {
             let copied = engine.copy_whole(src, seq);
             let is_whole = engine.held(seq).is_some_and(|held| held.end == n);
             if copied.is_err() || !is_whole {
-                self.vacate(engine, &mut standing, n)?;
-                copied?;
+                let vacated = self.vacate(engine, &mut standing, n);
+                if let Err(error) = copied.and(vacated) {
+                    self.abandon(engine, standing, &[]);
+                    return Err(error);
+                }
             }
         }
         Ok(Some(standing))
@@ -568,3 +582,6 @@ fn prefix_hash(owner: Owner, prefix: &[Token]) -> [u8; 32] {
     hasher.update(&bytes);
     *hasher.finalize().as_bytes()
 }
+
+#[cfg(test)]
+mod tests;

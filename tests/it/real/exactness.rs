@@ -1,6 +1,5 @@
 //! kv.md, "Exactness": what is shared gives the logits of what is computed alone.
 
-use hob::engine::KvType;
 use hob::request::{MissCause, Token, TokenPrompt};
 
 use super::house::{ALICE, BOB, House, Setup, answer, prompt, smollm2, text};
@@ -112,7 +111,7 @@ fn company_moves_shared_logits_no_further_than_cold_ones() {
     beside.step(0);
     let answers = [beside.submit(BOB, &stranger, 1), beside.submit(ALICE, &wanted, 1)];
     beside.log.open_gate();
-    answers.map(|pending| drop(answer(pending)));
+    answers.into_iter().for_each(|pending| drop(answer(pending)));
     let cold_deltas = [&before, &beside].map(|house| max_delta(&house.log.row(&wanted.tokens).logits, &alone));
 
     // Shared: behind a finished one, with its leader.
@@ -123,7 +122,7 @@ fn company_moves_shared_logits_no_further_than_cold_ones() {
     led.step(0);
     let answers = [led.submit(ALICE, &case.prompt(0), 1), led.submit(ALICE, &wanted, 1)];
     led.log.open_gate();
-    answers.map(|pending| drop(answer(pending)));
+    answers.into_iter().for_each(|pending| drop(answer(pending)));
     assert!(!led.log.row(&wanted.tokens).is_alone());
     let shared_deltas = [&behind, &led].map(|house| max_delta(&house.log.row(&wanted.tokens).logits, &alone));
 

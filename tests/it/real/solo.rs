@@ -51,6 +51,25 @@ pub(super) fn solo(
     logits
 }
 
+/// What the model says to a prompt alone: the most likely tokens, never an end.
+pub(super) fn solo_text(model: &Arc<LoadedModel>, kv_type: KvType, prompt: &[Token], max_tokens: usize) -> String {
+    let options =
+        ContextOptions { n_cells: prompt.len() + max_tokens, n_seq_max: 1, n_batch: N_BATCH, kv_type, n_threads: 1 };
+    let mut engine = model.open(&options).unwrap();
+    let (vocab, mut tokens, mut said) = (model.vocab(), prompt.to_vec(), Vec::new());
+    let mut n_past = 0;
+    for _ in 0..max_tokens {
+        let n = tokens.len();
+        let logits = compute(&mut engine, SeqId(0), &tokens, n_past..n, n - 1..n).remove(0);
+        n_past = n;
+        let likely = (0..logits.len()).filter(|&id| !vocab.is_end(Token(id as i32)));
+        let best = likely.max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a))).unwrap();
+        tokens.push(Token(best as i32));
+        vocab.piece(Token(best as i32), &mut said);
+    }
+    String::from_utf8_lossy(&said).into_owned()
+}
+
 /// Compares each row with a solo run of the same tokens with cells in the same order, bit for bit; the number of rows whose
 /// cells were not in the order of their positions.
 pub(super) fn assert_rows_equal_solo(model: &Arc<LoadedModel>, kv_type: KvType, mut rows: Vec<Row>) -> usize {
