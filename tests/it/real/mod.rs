@@ -6,3 +6,4 @@ mod other_models;
 mod recording;
 mod sharing;
 mod solo;
+mod tiny;

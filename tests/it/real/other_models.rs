@@ -6,6 +6,8 @@ use hob::request::{Client, Dialect, Message, MissCause, Request, Role, Sampling,
 use hob::scheduler::Pin;
 
 use super::house::{ALICE, BOB, House, Setup, load, prompt, text};
+use super::solo::max_delta;
+use super::tiny;
 use crate::models;
 
 /// Gemma's file has no template.
@@ -102,6 +104,51 @@ fn models_qwen_shares_its_tools_and_computes_what_it_computes_alone() {
         assert_eq!(shared.text, cold.text);
     }
     assert_eq!(house.rest().pins[0].n_hits, 2);
+}
+
+/// A recurrent state is one value: what is not whole is nothing.
+#[test]
+fn recurrent_and_hybrid_models_reuse_whole_sequences_with_the_logits_of_cold_ones() {
+    for (name, file) in [("mamba", tiny::mamba()), ("jamba", tiny::jamba())] {
+        let model = load(file.path(), Some(GEMMA));
+        let setup = |pins| Setup { pins, ..Setup::default() };
+        let policy = text(&model, "House", 300);
+        let question = text(&model, "Kitchen", 20);
+        let cold = |prompt: &TokenPrompt| {
+            let house = House::of(&model, setup(vec![]));
+            let said = house.ask(ALICE, prompt, 12).text;
+            (said, house.log.row(&prompt.tokens).logits)
+        };
+        let house = House::of(&model, setup(vec![Pin { name: "house".to_owned(), prompt: prompt(&[&policy]) }]));
+        house.await_warm();
+        let first = prompt(&[&policy, &question]);
+        let said_to_first = house.ask(ALICE, &first, 12);
+        assert_eq!(said_to_first.n_cached(), 300, "{name}: the pin is copied whole");
+
+        let said = house.log.rows().pop().unwrap().tokens;
+        let next =
+            TokenPrompt { tokens: [&said[..], &text(&model, "Cellar", 15)].concat(), cuts: vec![300, 320, said.len()] };
+        let said_to_next = house.ask(ALICE, &next, 12);
+        assert_eq!(said_to_next.n_cached(), said.len(), "{name}: taken over at its end");
+
+        let other = prompt(&[&policy, &question[..10], &text(&model, "Attic", 10)]);
+        let said_to_other = house.ask(ALICE, &other, 12);
+        let cache = said_to_other.done.cache;
+        assert_eq!((cache.n_cached, cache.cause), (300, MissCause::Checkpoint), "{name}: and cut nowhere");
+
+        // What was said was computed token by token, and cold in one chunk: sums of floats in another order.
+        let cases = [(first, said_to_first, 0.0), (next, said_to_next, 1e-5), (other, said_to_other, 0.0)];
+        let mut all_logits = Vec::new();
+        for (prompt, answer, tolerated) in cases {
+            let (text, logits) = cold(&prompt);
+            let delta = max_delta(&house.log.row(&prompt.tokens).logits, &logits);
+            assert!(delta <= tolerated, "{name}: off by {delta}");
+            assert_eq!(answer.text, text, "{name}");
+            all_logits.push(logits);
+        }
+        assert!(max_delta(&all_logits[0], &all_logits[2]) > 0.1, "{name} hears what it is told");
+        house.rest();
+    }
 }
 
 fn spelled(vocab: &dyn hob::engine::Vocab, tokens: &[Token]) -> String {

@@ -44,6 +44,32 @@ fn two_that_come_together_compute_their_prefix_once() {
     }
 }
 
+/// So short that following would not pay: both compute, and the second gives its cells up for the first one's.
+#[test]
+fn the_same_short_prompt_computed_twice_is_held_once() {
+    let short = prompt(&[&text(smollm2(), "House", 24)]);
+    let house = house(Setup::default());
+    house.step(0);
+    let first = house.submit(ALICE, &text_alone("Attic"), 1);
+    house.step(0);
+    let twins = [house.submit(ALICE, &short, 4), house.submit(ALICE, &short, 4)];
+    house.log.open_gate();
+    answer(first);
+    let twins = twins.map(answer);
+    assert_eq!(twins.each_ref().map(Answer::n_cached), [0, 0]);
+    assert_eq!(twins[0].text, twins[1].text);
+    assert_eq!(house.log.n_computed(), 10 + 2 * (24 + 3));
+    assert_eq!(house.rest().cells.evictable, 10 + 24 + 3);
+    let longer = prompt(&[&short.tokens, &text(smollm2(), "Cellar", 12)]);
+    assert_eq!(house.ask(ALICE, &longer, 2).n_cached(), 24);
+    assert_exact(&house);
+    house.rest();
+}
+
+fn text_alone(name: &str) -> TokenPrompt {
+    prompt(&[&text(smollm2(), name, 10)])
+}
+
 #[test]
 fn a_request_dropped_during_prefill_frees_its_sequence_within_one_step() {
     let long = prompt(&[&text(smollm2(), "House", 900)]);
