@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use crate::config::{Config, Listen};
 use crate::engine::Model;
 use crate::http::{BindError, House, Server};
-use crate::prompt::{Head, PlanFailure, Planned, Planner, PlannerHandle, Profile, PromptError};
+use crate::prompt::{Head, PlanFailure, Planned, Planner, PlannerHandle, Profile, PromptError, Spoken};
 use crate::request::Request;
 use crate::scheduler::{self, Pin, SchedulerHandle, StartError, Status, Submission, SubmitError};
 use crate::telemetry::{self, Store, TelemetryHandle};
@@ -144,6 +144,10 @@ impl Daemon {
 impl House for Rooms {
     fn plan(&self, request: Request) -> BoxFuture<'_, Result<Planned, PlanFailure>> {
         Box::pin(self.planner.plan(request))
+    }
+
+    fn remember(&self, spoken: Spoken) {
+        self.planner.remember(spoken);
     }
 
     fn submit(&self, submission: Submission) -> Result<(), SubmitError> {

@@ -635,7 +635,8 @@ impl<E: Engine> Scheduler<E> {
     fn end(&mut self, sequence: Sequence<E::Sampler>, finish: Finish, error: Option<String>) {
         if let Work::Answer(answer) = sequence.work {
             debug!(key = sequence.key, finish = finish.name(), n_generated = answer.n_generated, "ended");
-            (self.record)(Record::Request(answer.end(finish, error, sequence.n_prompt, Instant::now())));
+            let tokens = sequence.tokens.split_at(sequence.n_prompt);
+            (self.record)(Record::Request(answer.end(finish, error, tokens, Instant::now())));
         }
     }
 
