@@ -84,14 +84,15 @@ fn time(engine: &mut impl Engine, held: &mut Vec<Vec<Token>>, suffix: Suffix) ->
     let Suffix { tokens, n_held } = suffix;
     let is_shared = engine.limits().memory == Memory::Rewindable;
     let seq = SeqId(held.len() as u16);
-    // It may have found more than the head: the first words of an earlier question.
-    let src =
-        held.iter().position(|other| other.starts_with(&tokens[..n_held]) && (is_shared || other.len() == n_held));
-    let missing = || BenchError::Answer(format!("the daemon reused {n_held} tokens that nobody computed"));
-    let src = SeqId(src.ok_or_else(missing)? as u16);
-    match is_shared {
-        true => engine.share(src, seq, 0..n_held)?,
-        false => engine.copy_whole(src, seq)?,
+    if n_held > 0 {
+        // It may have found more than the head: the first words of an earlier question.
+        let holds = |other: &Vec<Token>| other.starts_with(&tokens[..n_held]) && (is_shared || other.len() == n_held);
+        let missing = || BenchError::Answer(format!("the daemon reused {n_held} tokens that nobody computed"));
+        let src = SeqId(held.iter().position(holds).ok_or_else(missing)? as u16);
+        match is_shared {
+            true => engine.share(src, seq, 0..n_held)?,
+            false => engine.copy_whole(src, seq)?,
+        }
     }
     let started = Instant::now();
     compute(engine, seq, &tokens[n_held..], n_held, true)?;
