@@ -83,8 +83,7 @@ impl Daemon {
         server: Server,
         pins: impl FnOnce(&mut Planner) -> Result<Vec<Head>, PromptError>,
     ) -> Result<Daemon, DaemonError> {
-        let (telemetry_door, telemetry) = start_telemetry(config)?;
-
+        let (telemetry_door, records) = telemetry::inbox();
         let models = model_names(config, &profiles);
         let mut planner = Planner::new(model.vocab(), model.template(), config.model.name.clone(), profiles)?;
         let pins = pins(&mut planner)?.into_iter().map(|head| Pin { name: head.name, prompt: head.prompt }).collect();
@@ -109,6 +108,8 @@ impl Daemon {
             warn!("flash attention is off on this device: idle cells slow every step down");
         }
 
+        // Nothing above writes a file: a start that is refused leaves none behind.
+        let telemetry = start_telemetry(config, records)?;
         let rooms = Rooms { planner: planner_door, scheduler: scheduler_door, models, n_vocab };
         let threads = Threads { telemetry_door, planner, scheduler, telemetry };
         Ok(Daemon { server, rooms: Arc::new(rooms), threads })
@@ -172,17 +173,16 @@ fn model_names(config: &Config, profiles: &[Profile]) -> Vec<String> {
 }
 
 /// A house goes on without telemetry when its disk is full or its file is another's: it is told once, and rows count as dropped.
-fn start_telemetry(config: &Config) -> Result<(TelemetryHandle, Option<JoinHandle<()>>), std::io::Error> {
-    let (door, inbox) = telemetry::inbox();
+fn start_telemetry(config: &Config, records: telemetry::Inbox) -> Result<Option<JoinHandle<()>>, std::io::Error> {
     let settings = &config.telemetry;
     match Store::open(&settings.path, settings.keep_days, settings.flush) {
         Ok(store) => {
-            let thread = spawn("hob-telemetry", move || store.run(inbox))?;
-            Ok((door, Some(thread)))
+            let thread = spawn("hob-telemetry", move || store.run(records))?;
+            Ok(Some(thread))
         }
         Err(error) => {
             warn!(error = %chain(&error), "telemetry is off");
-            Ok((door, None))
+            Ok(None)
         }
     }
 }
