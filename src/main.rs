@@ -188,8 +188,17 @@ fn since(text: &str) -> Result<Duration, String> {
 
 /// How long llama.cpp's threads spin at a barrier before they sleep (architecture.md, section 5).
 ///
-/// A home server is never idle, and spinning threads wait for one that the kernel put aside. Thirty decode steps on two cores
-/// with another busy process: 0.8 to 11.4 s with libgomp's own spinning, 1.5 s with 2,000 turns; quiet 0.45 and 0.43 s.
+/// A home server is never idle, and spinning threads wait for one that the kernel put aside. Seconds for 256 tokens of prefill and
+/// for 30 decode steps on two cores (`hob bench --threads`, the demo model, medians of five), quiet → beside a busy thread:
+///
+/// | | one thread | two threads |
+/// |---|---|---|
+/// | 2,000 turns | 0.94, 0.27 → 1.02, 0.27 | 0.52, 0.28 → 0.89, 0.75 |
+/// | libgomp's own 300,000 | 0.95, 0.27 → 0.99, 0.28 | 0.51, 0.27 → 1.44, 0.96 |
+/// | `OMP_WAIT_POLICY=passive` | 0.94, 0.28 → 0.98, 0.26 | 0.55, 0.55 → 0.94, 0.73 |
+///
+/// So 2,000 turns cost nothing when it is quiet, unlike passive waiting, and a third less than libgomp's own when it is not;
+/// without control the latter has been seen to take 11 s for the same steps.
 /// libgomp reads its environment before `main`, so the setting needs a second exec. The user's own setting wins.
 fn settle_openmp(command: &Command) {
     const SPIN: &str = "GOMP_SPINCOUNT";

@@ -21,9 +21,6 @@ pub(super) const N_DECODE: usize = 30;
 /// Tokens computed to measure prefill.
 pub(super) const N_PREFILL: usize = CHUNK;
 
-/// The sequence that holds what all others stand on.
-const HEAD: SeqId = SeqId(0);
-
 /// A prompt of which the first `n_held` tokens are held; the rest is to be computed.
 pub(super) struct Suffix {
     pub(super) tokens: Vec<Token>,
@@ -49,10 +46,12 @@ impl Alone {
         thread::Builder::new().name("hob-bench-engine".to_owned()).spawn(move || {
             let run = || -> Result<(), BenchError> {
                 let mut engine = model.open(&options)?;
-                compute(&mut engine, HEAD, &head, 0, false)?;
+                compute(&mut engine, SeqId(0), &head, 0, false)?;
                 let _ = outbox.send(Ok(Duration::ZERO));
-                for (seq, suffix) in (1..).map(SeqId).zip(inbox) {
-                    let _ = outbox.send(Ok(time(&mut engine, seq, head.len(), &suffix)?));
+                // Each sequence's tokens, by its id.
+                let mut held = vec![head];
+                for suffix in inbox {
+                    let _ = outbox.send(Ok(time(&mut engine, &mut held, suffix)?));
                 }
                 Ok(())
             };
@@ -80,22 +79,28 @@ impl Alone {
     }
 }
 
-fn time(engine: &mut impl Engine, seq: SeqId, n_head: usize, suffix: &Suffix) -> Result<Duration, BenchError> {
+/// Stands a new sequence on what is `held`, as the daemon does, and computes the rest.
+fn time(engine: &mut impl Engine, held: &mut Vec<Vec<Token>>, suffix: Suffix) -> Result<Duration, BenchError> {
     let Suffix { tokens, n_held } = suffix;
-    let n_shared = n_head.min(*n_held);
-    match engine.limits().memory {
-        Memory::Rewindable => engine.share(HEAD, seq, 0..n_shared)?,
-        Memory::Opaque => engine.copy_whole(HEAD, seq)?,
-    }
-    // The daemon may have found some tokens more: those of an earlier question's first words.
-    if n_shared < *n_held {
-        compute(engine, seq, &tokens[n_shared..*n_held], n_shared, false)?;
+    let is_shared = engine.limits().memory == Memory::Rewindable;
+    let seq = SeqId(held.len() as u16);
+    if n_held > 0 {
+        // It may have found more than the head: the first words of an earlier question.
+        let holds = |other: &Vec<Token>| other.starts_with(&tokens[..n_held]) && (is_shared || other.len() == n_held);
+        let missing = || BenchError::Answer(format!("the daemon reused {n_held} tokens that nobody computed"));
+        let src = SeqId(held.iter().position(holds).ok_or_else(missing)? as u16);
+        match is_shared {
+            true => engine.share(src, seq, 0..n_held)?,
+            false => engine.copy_whole(src, seq)?,
+        }
     }
     let started = Instant::now();
-    compute(engine, seq, &tokens[*n_held..], *n_held, true)?;
+    compute(engine, seq, &tokens[n_held..], n_held, true)?;
     let time = started.elapsed();
-    // Whole copies of the head would fill the context.
-    if engine.limits().memory == Memory::Opaque {
+    if is_shared {
+        held.push(tokens);
+    } else {
+        // Whole copies of the head would fill the context.
         engine.remove(seq, 0)?;
     }
     Ok(time)
@@ -158,17 +163,17 @@ pub(super) fn pace<M: Model>(
 fn run(engine: &mut impl Engine, tokens: &[Token]) -> Result<Pace, BenchError> {
     let mut sampler = engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, tokens)?;
     let started = Instant::now();
-    compute(engine, HEAD, tokens, 0, true)?;
+    compute(engine, SeqId(0), tokens, 0, true)?;
     let prefill = started.elapsed();
     let mut row = tokens.len() - 1;
     let started = Instant::now();
     for pos in (tokens.len()..).take(N_DECODE) {
         let token = engine.sample(row, &mut sampler)?;
-        engine.decode(&Batch { tokens: vec![BatchToken { token, pos, seq: HEAD, wants_logits: true }] })?;
+        engine.decode(&Batch { tokens: vec![BatchToken { token, pos, seq: SeqId(0), wants_logits: true }] })?;
         row = 0;
     }
     engine.logits(row)?;
     let decode = started.elapsed();
-    engine.remove(HEAD, 0)?;
+    engine.remove(SeqId(0), 0)?;
     Ok(Pace { prefill, decode })
 }

@@ -1,8 +1,8 @@
 //! Which number of threads is best here, with the machine quiet and with somebody else at work.
 //!
 //! *Busy* means that one more thread of this process computes all the time. The kernel shares processors among threads, so it
-//! stands for a busy process, which only a control group with other weights would treat otherwise. How llama.cpp's threads wait
-//! for each other is as the environment says; to compare, run it again with another one.
+//! stands for a busy process of the same session and control group; one of another shares by the groups' weights. How llama.cpp's
+//! threads wait for each other is as the environment says; to compare, run it again with another one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
