@@ -1,4 +1,63 @@
 //! hob: a home-server assistant daemon that computes each repeated prompt token once.
+//!
+//! A house asks the same long prompt all day: policy, tools, documents; only the last line is new. hob keeps the K/V of what
+//! repeats in the cells of one llama.cpp context, lets every conversation stand on it without a copy, and tells its owner what
+//! that saved. It caches computation, never answers.
+//!
+//! # The rooms
+//!
+//! | room | what it knows | what it does not |
+//! |---|---|---|
+//! | [`request`] | what a client asks and gets back, in neutral words | wire formats, sequence ids |
+//! | [`config`] | TOML → checked values, profiles' files | what they are used for |
+//! | [`http`] | sockets, limits, routes, dialects; bytes ↔ `Request` and `Event` | tokens, cells |
+//! | [`prompt`] | order of sections, template, control tokens, tokens and cuts | HTTP, the engine's state |
+//! | [`scheduler`] | who is admitted, who joins a step, when an answer ends | JSON, SQL, files |
+//! | [`kv`] | the prefix tree, ids and cells as numbers, sharing and eviction | requests, time |
+//! | [`engine`] | three traits; `llama` over llama.cpp, `simulated` for tests | all of the above |
+//! | [`telemetry`] | one row a request in SQLite, queries over them | prompt text |
+//! | [`commands`] | what `hob` does and prints | how arguments are read: `main.rs` |
+//! | [`daemon`] | builds the rooms in order, connects them, stops them in reverse | anything else |
+//!
+//! # One request's walk
+//!
+//! 1. `http::listener` takes the connection, `http::openai` parses the body under a size limit to a [`request::Request`].
+//!    Bad input ends here: a 4xx that names the field.
+//! 2. `prompt::Planner`, on its own thread, puts the sections in order, renders them with the model's template and turns the text
+//!    into [`request::TokenPrompt`]: tokens, and cuts where sections end. Too long for the context: 400 with both numbers.
+//! 3. [`scheduler::SchedulerHandle::submit`] queues it, or says when to come again: 503. From here HTTP only awaits events.
+//! 4. Admission (`scheduler::step`): [`kv::Cache::stand`] finds the longest held prefix, locks it, takes a sequence id, makes it
+//!    an owner of the prefix's cells and promises cells for the rest. A request whose next tokens another one is computing
+//!    follows that one instead of computing them again. A pin that is cold is computed for the house first.
+//! 5. Each step (`scheduler::batch`): one token for every decoding sequence, then whole prefill chunks under the budget.
+//! 6. After a step new prefixes are published in the tree, tokens are sampled, text leaves as [`request::Event`]s
+//!    (`scheduler::emission` holds back half characters and possible stop texts). A closed receiver cancels between steps.
+//! 7. The end: what was computed stays in the tree as an evictable leaf, the client gets usage and timings,
+//!    [`telemetry`] gets a row.
+//!
+//! # The threads: each owns its state
+//!
+//! | thread | owns | inbox |
+//! |---|---|---|
+//! | main + tokio | sockets | — |
+//! | `hob-planner` | prepared templates, tokens of stretches, profiles' heads | bounded |
+//! | `hob-scheduler` | llama context, tree, budget, queue, running sequences | bounded |
+//! | `hob-telemetry` | the SQLite connection | bounded; full = drop and count |
+//!
+//! # Invariants
+//!
+//! - Reuse is exact: the same tokens from position 0, computed by this very context. Similar text is not a hit.
+//! - A hit is at most all but the last prompt token: one must be computed to have logits.
+//! - Every cell has one state: `free + evictable + pinned + held = total`; what is promised is there:
+//!   `reserved ≤ free + evictable`. Checked after every operation where debug assertions are on ([`kv::Cache::check`]).
+//! - A leaf's sequence id owns the cells of its whole path; inner nodes have none.
+//! - A private prefix is matched by its owner alone; only configured pins are public to the house.
+//! - Where a prompt is cut into chunks depends on positions only, never on load or time.
+//! - An older answer is never failed for want of cells: the newest is parked and goes on later.
+//! - Nothing is truncated silently. Prompt text is in no log and no table.
+//! - The middle (`prompt`'s parts, `kv::tree`, `kv::budget`, `scheduler::batch`, `scheduler::emission`) does no IO and reads no
+//!   clock; each thread owns its state; no mutex on the way of a token.
+//! - Only `engine::llama` names llama.cpp, only `telemetry` SQLite, only `http` hyper and axum. `tests/it/tidy.rs` enforces it.
 
 pub mod commands;
 pub mod config;

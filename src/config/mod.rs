@@ -26,6 +26,7 @@ use self::fault::Faults;
 use self::raw::Raw;
 use self::threads::Processors;
 use crate::engine::KvType;
+pub use crate::engine::{Gpu, GpuLayers};
 
 impl Config {
     /// Reads and checks `file`.
@@ -125,19 +126,6 @@ pub struct Model {
     pub threads: usize,
     /// A Jinja file that replaces the model's own template.
     pub chat_template: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gpu {
-    Auto,
-    Required,
-    Off,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GpuLayers {
-    All,
-    Count(u32),
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -46,6 +46,7 @@ pub struct SimulatedModel {
 pub struct Faults {
     failures: Arc<AtomicUsize>,
     n_computed: Arc<AtomicUsize>,
+    n_free: Arc<AtomicUsize>,
     gate: Arc<AtomicUsize>,
 }
 
@@ -58,6 +59,11 @@ impl Faults {
     /// Tokens computed since the engine was opened.
     pub fn n_computed(&self) -> usize {
         self.n_computed.load(Ordering::SeqCst)
+    }
+
+    /// Cells without an owner after the last change: what hob has to know without asking.
+    pub fn n_free(&self) -> usize {
+        self.n_free.load(Ordering::SeqCst)
     }
 
     /// Lets only `n` more calls of `decode` through; the next one waits until the gate opens wider. A fresh engine has no gate.
@@ -99,9 +105,10 @@ impl SimulatedModel {
     pub fn with(vocab: Arc<dyn Vocab>, template: Arc<dyn ChatTemplate>) -> SimulatedModel {
         let facts = ModelFacts {
             architecture: "simulated".to_owned(),
-            n_layers: 1,
-            n_kv_heads: 1,
-            head_size: 4,
+            kv_heads: vec![1],
+            k_head_size: 4,
+            v_head_size: 4,
+            width: 4,
             n_vocab: vocab.n_tokens() as u64,
             n_context_train: 1 << 20,
             weight_bytes: 0,
@@ -133,6 +140,13 @@ impl Model for SimulatedModel {
         &self.facts
     }
 
+    fn memory(&self) -> Memory {
+        match self.attention {
+            Attention::Full => Memory::Rewindable,
+            Attention::Window(_) | Attention::Recurrent => Memory::Opaque,
+        }
+    }
+
     fn vocab(&self) -> Arc<dyn Vocab> {
         self.vocab.clone()
     }
@@ -145,16 +159,12 @@ impl Model for SimulatedModel {
         if options.n_seq_max == 0 || options.n_seq_max > 256 {
             return Err(EngineError::Context(format!("n_seq_max = {}: must be 1 to 256", options.n_seq_max)));
         }
-        let memory = match self.attention {
-            Attention::Full => Memory::Rewindable,
-            Attention::Window(_) | Attention::Recurrent => Memory::Opaque,
-        };
-        Ok(SimulatedEngine {
+        let engine = SimulatedEngine {
             limits: Limits {
                 n_cells: options.n_cells,
                 n_seq_max: options.n_seq_max,
                 n_batch: options.n_batch,
-                memory,
+                memory: self.memory(),
                 flash_attention: true,
             },
             attention: self.attention,
@@ -164,7 +174,9 @@ impl Model for SimulatedModel {
             sequences: vec![BTreeMap::new(); options.n_seq_max],
             rows: Vec::new(),
             faults: self.faults.clone(),
-        })
+        };
+        engine.show_free();
+        Ok(engine)
     }
 }
 
@@ -200,9 +212,13 @@ pub struct SimulatedSampler {
 }
 
 impl SimulatedEngine {
-    /// Cells without an owner: what hob has to know without asking.
+    /// Cells without an owner.
     pub fn n_free(&self) -> usize {
         self.cells.iter().filter(|cell| cell.is_none()).count()
+    }
+
+    fn show_free(&self) {
+        self.faults.n_free.store(self.n_free(), Ordering::SeqCst);
     }
 
     fn sequence(&self, seq: SeqId) -> Result<&BTreeMap<usize, usize>, EngineError> {
@@ -332,6 +348,7 @@ impl Engine for SimulatedEngine {
         }
         self.rows = rows;
         self.faults.n_computed.fetch_add(n_tokens, Ordering::SeqCst);
+        self.show_free();
         Ok(())
     }
 
@@ -380,6 +397,7 @@ impl Engine for SimulatedEngine {
             let cell = self.sequences[usize::from(dst.0)].remove(&pos).expect("the position was listed");
             self.disown(cell);
         }
+        self.show_free();
         self.share(src, dst, range)
     }
 
@@ -391,6 +409,7 @@ impl Engine for SimulatedEngine {
         for (_, cell) in self.sequences[usize::from(seq.0)].split_off(&from) {
             self.disown(cell);
         }
+        self.show_free();
         Ok(())
     }
 
@@ -417,7 +436,9 @@ impl Engine for SimulatedEngine {
 
     fn copy_whole(&mut self, src: SeqId, dst: SeqId) -> Result<(), EngineError> {
         let state = self.state(src)?;
-        self.restore(dst, &state)
+        let restored = self.restore(dst, &state);
+        self.show_free();
+        restored
     }
 
     fn logits(&self, row: usize) -> Result<&[f32], EngineError> {

@@ -17,6 +17,7 @@ mod tests;
 use futures_util::future::BoxFuture;
 
 pub use listener::{BindError, Server};
+pub use openai::{BadBody, parse_chat};
 
 use crate::prompt::{PlanFailure, Planned};
 use crate::request::Request;

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub use fallback::tools_text;
 pub use planner::Planner;
 
 use crate::engine::EngineError;

@@ -57,6 +57,11 @@ impl Planner {
         self.toolsets.by_fallback()
     }
 
+    /// Whether a profile's documents stand as a first exchange, outside the system text.
+    pub fn documents_in_exchange(&self, has_tools: bool) -> bool {
+        self.landing.documents_in_exchange(has_tools)
+    }
+
     /// The prompt of `request`. What is remembered changes, the prompt of an equal request never does.
     pub fn plan(&mut self, request: &Request) -> Result<Planned, PromptError> {
         let started = Instant::now();

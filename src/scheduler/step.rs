@@ -162,42 +162,54 @@ impl<E: Engine> Scheduler<E> {
     }
 
     /// Followers take what their leaders computed; one whose leader is done with the common part or gone goes on by itself.
+    ///
+    /// A leader stands before its followers. One that was parked and runs again stands behind them and may follow one of
+    /// them: it is their leader no longer, or both would wait for each other.
     fn follow_leaders(&mut self) {
-        for index in 0..self.running.len() {
-            let Some(follows) = self.running[index].sequence.follows else { continue };
-            let leader = self.running.iter().find(|other| other.sequence.key == follows.leader);
-            let n_led = leader.map(|leader| leader.n_past().min(follows.n_common));
-            let follower = &mut self.running[index];
-            let n = n_led.unwrap_or(follows.n_common);
-            let tokens = &follower.sequence.tokens[..n];
-            if let Err(error) = self.cache.advance(&mut self.engine, &mut follower.standing, tokens) {
-                self.finish(index, Finish::Error, Some(error.to_string()));
-                return;
+        let mut index = 0;
+        while index < self.running.len() {
+            if self.follow_leader(index) {
+                index += 1;
             }
-            let n_past = follower.n_past();
-            if n_past < follows.n_common && n_led.is_some() {
-                continue;
-            }
-            follower.sequence.follows = None;
-            let n_left = follows.n_common - n_past;
-            // The leader is gone: what it had been promised for the common part goes to us, or to the next leader.
-            if n_left > 0 {
-                let follows = self.find_leader(&self.running[index].sequence, n_past, index);
-                let follower = &mut self.running[index];
-                follower.sequence.follows = follows;
-                let n_led = follows.map_or(0, |follows| follows.n_common - n_past);
-                let n_more = n_left.saturating_sub(n_led);
-                if self.cache.reserve(&mut follower.standing, n_more) < n_more {
-                    self.park(index);
-                    return;
-                }
-                if follows.is_some() {
-                    continue;
-                }
-            }
-            let cause = self.miss_cause(&self.running[index].sequence);
-            self.tell_admitted(index, cause);
         }
+    }
+
+    /// The same for the sequence at `index`; `false` if it does not run any more.
+    fn follow_leader(&mut self, index: usize) -> bool {
+        let Some(follows) = self.running[index].sequence.follows else { return true };
+        let leader = self.running[..index].iter().find(|other| other.sequence.key == follows.leader);
+        let n_led = leader.map(|leader| leader.n_past().min(follows.n_common));
+        let follower = &mut self.running[index];
+        let n = n_led.unwrap_or(follows.n_common);
+        let tokens = &follower.sequence.tokens[..n];
+        if let Err(error) = self.cache.advance(&mut self.engine, &mut follower.standing, tokens) {
+            self.finish(index, Finish::Error, Some(error.to_string()));
+            return false;
+        }
+        let n_past = follower.n_past();
+        if n_past < follows.n_common && n_led.is_some() {
+            return true;
+        }
+        follower.sequence.follows = None;
+        let n_left = follows.n_common - n_past;
+        // The leader is gone: what it had been promised for the common part goes to us, or to the next leader.
+        if n_left > 0 {
+            let follows = self.find_leader(&self.running[index].sequence, n_past, index);
+            let follower = &mut self.running[index];
+            follower.sequence.follows = follows;
+            let n_led = follows.map_or(0, |follows| follows.n_common - n_past);
+            let n_more = n_left.saturating_sub(n_led);
+            if self.cache.reserve(&mut follower.standing, n_more) < n_more {
+                self.park(index);
+                return false;
+            }
+            if follows.is_some() {
+                return true;
+            }
+        }
+        let cause = self.miss_cause(&self.running[index].sequence);
+        self.tell_admitted(index, cause);
+        true
     }
 
     /// Admits parked sequences, then waiting ones, in order, while they fit; then a pin to warm.

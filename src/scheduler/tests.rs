@@ -38,17 +38,22 @@ struct Setup {
     queue: usize,
     pins: Vec<Pin>,
     attention: Attention,
+    /// Whether even the first step waits for `open_gate`.
+    is_gated: bool,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { n_cells: 4096, parallel: 4, queue: 8, pins: Vec::new(), attention: Attention::Full }
+        Setup { n_cells: 4096, parallel: 4, queue: 8, pins: Vec::new(), attention: Attention::Full, is_gated: false }
     }
 }
 
 fn try_house(setup: Setup) -> Result<House, StartError> {
     let model = SimulatedModel::new().attention(setup.attention);
     let faults = model.faults();
+    if setup.is_gated {
+        faults.gate(0);
+    }
     let options = Options {
         n_cells: setup.n_cells,
         parallel: setup.parallel,
@@ -240,6 +245,24 @@ fn followers_go_on_when_their_leader_goes() {
     }
     // The leader's own end was not computed, the prefix once.
     assert!(house.faults.n_computed() <= 1000 + 3 * 16, "{}", house.faults.n_computed());
+    house.is_empty();
+}
+
+#[test]
+fn followers_never_wait_for_each_other() {
+    let policy = text('p', 700);
+    let setup = Setup { pins: vec![pin("house", &policy)], n_cells: 1300, is_gated: true, ..Setup::default() };
+    let house = house(setup);
+    // All come while the pin's first chunk is computed.
+    house.await_status(|status| status.cells.held > 0 || status.cells.reserved > 0);
+    let followers = ["one", "two"].map(|question| format!("{policy}{}{question}", text('a', 300)));
+    let other = text('o', 500);
+    let answers: Vec<_> = followers.iter().chain([&other]).map(|prompt| house.submit(ALICE, prompt, 4)).collect();
+    // The pin leads the first, the first the second; the third takes the pin's cells, and the first is parked for want of them.
+    house.faults.open_gate();
+    for (prompt, answer) in followers.iter().chain([&other]).zip(answers) {
+        assert_eq!(finish(answer).0, cold(prompt, 4));
+    }
     house.is_empty();
 }
 

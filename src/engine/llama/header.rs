@@ -26,6 +26,12 @@ const NAME_BYTES_MAX: u64 = 65_535;
 /// Values and tensors beyond this are damage: the largest models have a few thousand tensors.
 const ENTRIES_MAX: u64 = 1 << 20;
 
+/// LLAMA_MAX_LAYERS; llama.cpp asserts on more.
+const N_LAYERS_MAX: u64 = 512;
+
+/// Numbers in K of one token and layer; large models have some ten thousand.
+const ROW_MAX: u64 = 1 << 24;
+
 /// A named value, as far as the facts need it.
 enum Value {
     Number(u64),
@@ -89,7 +95,7 @@ impl Header {
             None => 32,
             Some(_) => return Err(damage("is damaged: general.alignment is no power of two".into())),
         };
-        let data_start = reader.position.next_multiple_of(alignment);
+        let data_start = reader.position.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
         let data_bytes = reader.n_bytes.saturating_sub(data_start);
         if n_tensors > 0 && last_offset >= data_bytes {
             return Err(damage(format!(
@@ -111,25 +117,46 @@ impl Header {
         let required = |name: &str| optional(name).ok_or_else(|| format!("has no number {architecture}.{name}"));
 
         let n_blocks = required("block_count")?;
+        if n_blocks == 0 || n_blocks > N_LAYERS_MAX {
+            return Err(format!("is damaged: {n_blocks} layers"));
+        }
         let n_heads = self.per_layer(&format!("{architecture}.attention.head_count"), n_blocks)?;
         let kv_heads = self.per_layer(&format!("{architecture}.attention.head_count_kv"), n_blocks)?;
         let kv_heads = kv_heads.or(n_heads.clone()).unwrap_or_default();
-        // Layers without K/V heads do not attend: hybrids mix them in.
-        let n_layers = kv_heads.iter().filter(|n_heads| **n_heads > 0).count() as u64;
-        let head_size = match (optional("attention.key_length"), n_heads.and_then(|heads| heads.into_iter().max())) {
-            (Some(size), _) => size,
-            (None, Some(n_heads)) if n_heads > 0 => required("embedding_length")? / n_heads,
-            (None, _) => 0,
+        if let Some(n_heads) = n_heads.iter().flatten().max().filter(|n_heads| kv_heads.iter().any(|n| n > n_heads)) {
+            return Err(format!("is damaged: more K/V heads in a layer than its {n_heads} heads"));
+        }
+        let width = optional("embedding_length").unwrap_or(0);
+        let default_size = n_heads.and_then(|heads| width.checked_div(heads.into_iter().max()?)).unwrap_or(0);
+        let k_head_size = optional("attention.key_length").unwrap_or(default_size);
+        // Multi-head latent attention holds one latent per token, from which both K and V are made.
+        let is_latent = optional("attention.key_length_mla").is_some_and(|size| size > 0);
+        let v_head_size = match is_latent {
+            true => 0,
+            false => optional("attention.value_length").unwrap_or(default_size),
         };
+        let n_kv_heads = kv_heads.iter().copied().max().unwrap_or(0);
+        let head_size = k_head_size.max(v_head_size);
+        if n_kv_heads.checked_mul(head_size).is_none_or(|n_numbers| n_numbers > ROW_MAX) {
+            return Err(format!("is damaged: {n_kv_heads} K/V heads of {head_size} numbers"));
+        }
+        // Layers at the end that predict further tokens are not computed, and others use the K/V of earlier ones.
+        let n_own = n_blocks
+            .saturating_sub(optional("nextn_predict_layers").unwrap_or(0))
+            .saturating_sub(optional("attention.shared_kv_layers").unwrap_or(0));
+        // Every how many layers one attends; the others are recurrent.
+        let interval = optional("full_attention_interval").filter(|interval| *interval > 0).unwrap_or(1) as usize;
+        let attends = |(layer_idx, n_heads): &(usize, u64)| *n_heads > 0 && (layer_idx + 1).is_multiple_of(interval);
+        let kv_heads = kv_heads.into_iter().take(n_own as usize).enumerate().filter(attends).map(|(_, n)| n).collect();
         let n_vocab = match self.values.get("tokenizer.ggml.tokens") {
             Some(Value::Items(n_tokens)) => *n_tokens,
             _ => required("vocab_size")?,
         };
         Ok(ModelFacts {
-            n_layers,
-            // Layers may differ; the largest gives an upper bound of what a token costs.
-            n_kv_heads: kv_heads.into_iter().max().unwrap_or(0),
-            head_size,
+            kv_heads,
+            k_head_size,
+            v_head_size,
+            width,
             n_vocab,
             n_context_train: required("context_length")?,
             weight_bytes: self.data_bytes,
@@ -139,9 +166,6 @@ impl Header {
 
     /// A number that the header gives once for all layers or for each one.
     fn per_layer(&self, name: &str, n_layers: u64) -> Result<Option<Vec<u64>>, String> {
-        if n_layers > ENTRIES_MAX {
-            return Err(format!("is damaged: {n_layers} layers"));
-        }
         match self.values.get(name) {
             Some(Value::Number(number)) => Ok(Some(vec![*number; n_layers as usize])),
             Some(Value::Numbers(numbers)) if numbers.len() as u64 >= n_layers => Ok(Some(numbers.clone())),
@@ -356,15 +380,20 @@ mod tests {
     }
 
     fn hybrid() -> Vec<u8> {
-        file(&[
+        with_values(&[("jamba.attention.head_count_kv", ARRAY, numbers(&[0, 2, 0, 2]))])
+    }
+
+    /// Four layers of eight heads, and `values`.
+    fn with_values(values: &[(&str, u32, Vec<u8>)]) -> Vec<u8> {
+        let common = [
             ("general.architecture", TEXT, text("jamba")),
             ("jamba.block_count", UINT32, number(4)),
             ("jamba.context_length", UINT32, number(1024)),
             ("jamba.embedding_length", UINT32, number(64)),
             ("jamba.vocab_size", UINT32, number(100)),
             ("jamba.attention.head_count", UINT32, number(8)),
-            ("jamba.attention.head_count_kv", ARRAY, numbers(&[0, 2, 0, 2])),
-        ])
+        ];
+        file(&[&common[..], values].concat())
     }
 
     fn read(bytes: &[u8]) -> Result<ModelFacts, String> {
@@ -376,8 +405,28 @@ mod tests {
     #[test]
     fn layers_without_kv_heads_do_not_count() {
         let facts = read(&hybrid()).unwrap();
-        assert_eq!((facts.n_layers, facts.n_kv_heads, facts.head_size), (2, 2, 8));
+        assert_eq!((facts.kv_heads, facts.k_head_size, facts.v_head_size), (vec![2, 2], 8, 8));
         assert_eq!((facts.n_vocab, facts.n_context_train, facts.weight_bytes), (100, 1024, 64));
+    }
+
+    #[test]
+    fn layers_that_differ_are_told_apart() {
+        let heads = |values: &[(&str, u32, Vec<u8>)]| read(&with_values(values)).unwrap().kv_heads;
+        assert_eq!(heads(&[]), [8; 4]);
+        assert_eq!(heads(&[("jamba.attention.head_count_kv", ARRAY, numbers(&[1, 2, 4, 8]))]), [1, 2, 4, 8]);
+        assert_eq!(heads(&[("jamba.full_attention_interval", UINT32, number(2))]), [8; 2]);
+        assert_eq!(heads(&[("jamba.attention.shared_kv_layers", UINT32, number(1))]), [8; 3]);
+        assert!(heads(&[("jamba.nextn_predict_layers", UINT32, number(9))]).is_empty());
+    }
+
+    #[test]
+    fn v_can_be_smaller_than_k_or_made_from_it() {
+        let length = |name| (name, UINT32, number(6));
+        let [k, v] = ["jamba.attention.key_length", "jamba.attention.value_length"].map(length);
+        let facts = read(&with_values(std::slice::from_ref(&v))).unwrap();
+        assert_eq!((facts.k_head_size, facts.v_head_size), (8, 6));
+        let facts = read(&with_values(&[k, v, length("jamba.attention.key_length_mla")])).unwrap();
+        assert_eq!((facts.k_head_size, facts.v_head_size), (6, 0));
     }
 
     #[test]
@@ -406,6 +455,16 @@ mod tests {
         let missing = read_facts(Path::new("/no/such/model.gguf")).unwrap_err().to_string();
         assert!(missing.starts_with("model /no/such/model.gguf: cannot be opened"), "{missing}");
         assert!(read(b"hello, I am a text file").unwrap_err().ends_with("is not a GGUF file"));
+        let layers =
+            |n_layers| file(&[("general.architecture", TEXT, text("a")), ("a.block_count", UINT32, number(n_layers))]);
+        assert!(read(&layers(0)).unwrap_err().ends_with("is damaged: 0 layers"));
+        let align = |alignment: u64| {
+            let alignment = alignment.to_le_bytes().to_vec();
+            file(&[("general.architecture", TEXT, text("a")), ("general.alignment", UINT64, alignment)])
+        };
+        assert!(read(&align(3)).unwrap_err().ends_with("general.alignment is no power of two"));
+        assert!(read(&align(1 << 63)).unwrap_err().contains("is cut off"));
+        assert!(read(&layers(513)).unwrap_err().ends_with("is damaged: 513 layers"));
         assert!(read(&file(&[])).unwrap_err().ends_with("names no general.architecture"));
         let folder = tempfile::tempdir().unwrap();
         assert!(read_facts(folder.path()).unwrap_err().to_string().ends_with("is not a file"));

@@ -1,4 +1,5 @@
-//! What the cache counts against what the simulated engine holds: they must agree after every operation.
+//! What the cache counts against what the simulated engine holds: they must agree after every operation, and every computed
+//! token must see what a cold run sees.
 
 use super::*;
 use crate::engine::simulated::{SimulatedEngine, SimulatedModel};
@@ -46,9 +47,11 @@ impl House {
         runner.has_computed = true;
         self.cache.occupy(&mut self.engine, &mut runner.standing, n);
         let seq = runner.standing.seq;
-        let row = |pos| BatchToken { token: runner.tokens[pos], pos, seq, wants_logits: false };
-        self.engine.decode(&Batch { tokens: (n_past..n_past + n).map(row).collect() }).unwrap();
-        self.cache.publish(&mut self.engine, &mut runner.standing, &runner.tokens[..n_past + n]).unwrap();
+        let end = n_past + n;
+        let warm = logits(&mut self.engine, seq, &runner.tokens[..end], n_past);
+        let mut cold = House::new(64, 1).engine;
+        assert_eq!(warm, logits(&mut cold, SeqId(0), &runner.tokens[..end], 0), "cached equals cold");
+        self.cache.publish(&mut self.engine, &mut runner.standing, &runner.tokens[..end]).unwrap();
         self.check();
     }
 
@@ -70,6 +73,13 @@ impl House {
         self.cache.check();
         assert_eq!(self.cache.cells().free, self.engine.n_free(), "the engine's free cells are those the cache counts");
     }
+}
+
+/// Computes `tokens` from position `from` on; the logits behind the last one.
+fn logits(engine: &mut SimulatedEngine, seq: SeqId, tokens: &[Token], from: usize) -> Vec<f32> {
+    let row = |pos| BatchToken { token: tokens[pos], pos, seq, wants_logits: pos + 1 == tokens.len() };
+    engine.decode(&Batch { tokens: (from..tokens.len()).map(row).collect() }).unwrap();
+    engine.logits(tokens.len() - from - 1).unwrap().to_vec()
 }
 
 /// A follower may begin on its owner's own copy of a prefix and go on along the house's: then it stands on the latter alone,

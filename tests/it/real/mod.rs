@@ -1,6 +1,7 @@
 //! Tests with a real model. Each loads it and computes on all cores, so they run one after the other.
 
 mod exactness;
+mod home_assistant;
 mod house;
 mod other_models;
 mod recording;
