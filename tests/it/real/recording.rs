@@ -34,6 +34,10 @@ impl<M: Model> Model for Recording<M> {
         self.model.facts()
     }
 
+    fn memory(&self) -> Memory {
+        self.model.memory()
+    }
+
     fn vocab(&self) -> Arc<dyn Vocab> {
         self.model.vocab()
     }
