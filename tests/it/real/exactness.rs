@@ -126,7 +126,7 @@ fn company_moves_shared_logits_no_further_than_cold_ones() {
     assert!(!led.log.row(&wanted.tokens).is_alone());
     let shared_deltas = [&behind, &led].map(|house| max_delta(&house.log.row(&wanted.tokens).logits, &alone));
 
-    println!("moved by company: cold {cold_deltas:?}, shared {shared_deltas:?}");
+    eprintln!("moved by company: cold {cold_deltas:?}, shared {shared_deltas:?}");
     // Twice, because each number is one sample of rounding, and which is larger depends on the processor. Wrong cells move
     // logits by 5 and more.
     let largest = |deltas: [f32; 2]| deltas[0].max(deltas[1]);

@@ -5,9 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use hob::config::{Gpu, GpuLayers};
 use hob::engine::llama::{LoadedModel, Weights};
-use hob::engine::{KvType, Model, Special};
+use hob::engine::{Gpu, GpuLayers, KvType, Model, Special};
 use hob::request::{Done, Event, Owner, Sampling, Token, TokenPrompt};
 use hob::scheduler::{self, Options, Pin, SchedulerHandle, Status, Submission};
 use hob::telemetry::Record;
