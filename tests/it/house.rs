@@ -56,7 +56,7 @@ impl House {
         let folder = tempfile::tempdir().unwrap();
         let config = configuration(&setup, folder.path().to_owned());
         let (stop, stopped) = oneshot::channel();
-        let (started, address_and_door) = mpsc::channel();
+        let (started, address_and_door) = mpsc::sync_channel(1);
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async move {
