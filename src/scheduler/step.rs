@@ -377,7 +377,12 @@ impl<E: Engine> Scheduler<E> {
         let sequence = Sequence::warming(self.next_key, index, tokens, cuts);
         match self.stand(&sequence, None) {
             Ok(Some(standing)) => {
+                let is_held = standing.n_past() == sequence.tokens.len();
                 self.start(sequence, standing, None, MissCause::Cold);
+                // Another pin begins with it, or it was given up and not evicted: no step will end it.
+                if is_held {
+                    self.finish(self.running.len() - 1, Finish::Stop, None);
+                }
                 return true;
             }
             Ok(None) => self.pins.set_cold(index),

@@ -354,6 +354,24 @@ fn pins_are_warmed_in_the_background_and_shared_by_all() {
 }
 
 #[test]
+fn a_pin_that_is_held_already_is_warm() {
+    for attention in [Attention::Full, Attention::Window(64), Attention::Recurrent] {
+        let policy = text('p', 300);
+        let long = format!("{policy}{}", text('s', 100));
+        let pins = vec![pin("study", &long), pin("house", &policy), pin("twin", &long)];
+        let house = house(Setup { pins, attention, ..Setup::default() });
+        house.await_status(|status| status.pins.iter().all(|pin| pin.is_warm));
+        let (said, done) = house.ask(ALICE, &format!("{long}?"), 1);
+        assert_eq!(done.cache.n_cached, 400);
+        if attention == Attention::Full {
+            assert_eq!(house.faults.n_computed(), 400 + 1);
+            assert_eq!(said, cold(&format!("{long}?"), 1));
+        }
+        house.is_empty();
+    }
+}
+
+#[test]
 fn a_pin_gives_way_only_to_a_request_that_would_not_fit_and_comes_back() {
     let pins = vec![pin("house", &text('p', 700))];
     let house = house(Setup { pins, n_cells: 1300, ..Setup::default() });
