@@ -97,7 +97,7 @@ impl Daemon {
             parallel: config.model.parallel,
             queue: config.server.queue,
             kv_type: config.model.kv_type,
-            n_threads: config.model.threads,
+            threads: config.model.threads,
             pins,
             record: Box::new(move |what| record.record(what)),
         };

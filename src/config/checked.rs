@@ -94,7 +94,7 @@ impl Checker<'_> {
             ),
             threads: {
                 let configured = self.number("model.threads", raw.threads, 0..=512, 0);
-                self.surroundings.processors.n_threads(configured as usize)
+                self.surroundings.processors.threads(configured as usize)
             },
             chat_template: self.path("model.chat_template", raw.chat_template),
         }

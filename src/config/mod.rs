@@ -25,8 +25,8 @@ use self::checked::{Surroundings, check};
 use self::fault::Faults;
 use self::raw::Raw;
 use self::threads::Processors;
-use crate::engine::KvType;
 pub use crate::engine::{Gpu, GpuLayers};
+use crate::engine::{KvType, Threads};
 
 impl Config {
     /// Reads and checks `file`.
@@ -123,7 +123,7 @@ pub struct Model {
     pub gpu_layers: GpuLayers,
     pub kv_type: KvType,
     /// Already resolved: at least 1, never more than this process may use.
-    pub threads: usize,
+    pub threads: Threads,
     /// A Jinja file that replaces the model's own template.
     pub chat_template: Option<PathBuf>,
 }

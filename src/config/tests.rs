@@ -96,7 +96,10 @@ fn an_empty_file_means_the_defaults() {
             gpu: Auto,
             gpu_layers: All,
             kv_type: F16,
-            threads: 3,
+            threads: Threads {
+                decode: 3,
+                prefill: 3,
+            },
             chat_template: None,
         },
         telemetry: Telemetry {
@@ -169,7 +172,10 @@ fn every_value_can_be_set() {
                 12,
             ),
             kv_type: Q8_0,
-            threads: 2,
+            threads: Threads {
+                decode: 2,
+                prefill: 2,
+            },
             chat_template: Some(
                 "/chat.jinja",
             ),

@@ -45,8 +45,22 @@ pub struct ContextOptions {
     /// Upper number of tokens in one `decode`.
     pub n_batch: usize,
     pub kv_type: KvType,
-    /// Threads for decoding and prefill, at least 1.
-    pub n_threads: usize,
+    pub threads: Threads,
+}
+
+/// CPU threads of the engine, each at least 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Threads {
+    /// For a step of one token, which reads all weights once and gains little from the last core.
+    pub decode: usize,
+    /// For every larger step, which computes.
+    pub prefill: usize,
+}
+
+impl Threads {
+    pub fn same(n: usize) -> Threads {
+        Threads { decode: n, prefill: n }
+    }
 }
 
 /// How a model's memory can be shared and cut (kv.md, "Memory classes").

@@ -575,12 +575,17 @@ impl PreparedTemplate for PreparedChatMl {
 
 #[cfg(test)]
 mod tests {
-    use super::super::BatchToken;
+    use super::super::{BatchToken, Threads};
     use super::*;
 
     fn open(attention: Attention, n_cells: usize) -> SimulatedEngine {
-        let options =
-            ContextOptions { n_cells, n_seq_max: 4, n_batch: 64, kv_type: super::super::KvType::F16, n_threads: 1 };
+        let options = ContextOptions {
+            n_cells,
+            n_seq_max: 4,
+            n_batch: 64,
+            kv_type: super::super::KvType::F16,
+            threads: Threads::same(1),
+        };
         SimulatedModel::new().attention(attention).open(&options).unwrap()
     }
 

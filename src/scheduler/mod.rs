@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc as async_mpsc, watch};
 
-use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Memory, Model};
+use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Memory, Model, Threads};
 pub use crate::kv::Cells;
 use crate::kv::budget::n_seq_max;
 use crate::kv::{Cache, PinsTooLarge, check_pins};
@@ -99,7 +99,7 @@ pub struct Options {
     /// Requests that may wait.
     pub queue: usize,
     pub kv_type: KvType,
-    pub n_threads: usize,
+    pub threads: Threads,
     pub pins: Vec<Pin>,
     pub record: Recorder,
 }
@@ -224,7 +224,7 @@ fn open<M: Model>(
         n_seq_max: n_seq_max(options.parallel, options.pins.len(), facts.n_vocab),
         n_batch: n_batch(options.parallel),
         kv_type: options.kv_type,
-        n_threads: options.n_threads,
+        threads: options.threads,
     };
     let engine = model.open(&context)?;
     let limits = engine.limits();

@@ -59,7 +59,7 @@ fn try_house(setup: Setup) -> Result<House, StartError> {
         parallel: setup.parallel,
         queue: setup.queue,
         kv_type: KvType::F16,
-        n_threads: 1,
+        threads: Threads::same(1),
         pins: setup.pins,
         record: Box::new(|_| {}),
     };
@@ -146,8 +146,13 @@ fn finish(mut events: mpsc::Receiver<Event>) -> (String, Done) {
 /// What a fresh engine says, one sequence alone.
 fn cold(prompt: &str, max_tokens: usize) -> String {
     let model = SimulatedModel::new();
-    let options =
-        ContextOptions { n_cells: 1 << 14, n_seq_max: 1, n_batch: 1 << 14, kv_type: KvType::F16, n_threads: 1 };
+    let options = ContextOptions {
+        n_cells: 1 << 14,
+        n_seq_max: 1,
+        n_batch: 1 << 14,
+        kv_type: KvType::F16,
+        threads: Threads::same(1),
+    };
     let mut engine = model.open(&options).unwrap();
     let mut sampler = engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, &[]).unwrap();
     let (mut pending, mut pos, mut said) = (tokens(prompt), 0, Vec::new());

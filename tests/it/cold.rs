@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hob::engine::simulated::{Attention, ByteVocab, ChatMl, SimulatedModel};
-use hob::engine::{Batch, BatchToken, ContextOptions, Engine, KvType, Model, SeqId, Special, Vocab};
+use hob::engine::{Batch, BatchToken, ContextOptions, Engine, KvType, Model, SeqId, Special, Threads, Vocab};
 use hob::prompt::{Planner, Profile};
 use hob::request::{Client, Dialect, Message, Request, Sampling, Token};
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ pub(crate) fn cold(
     let model = model(attention);
     let vocab = model.vocab();
     let n_batch = prompt.len();
-    let options = ContextOptions { n_cells, n_seq_max: 1, n_batch, kv_type: KvType::F16, n_threads: 1 };
+    let options = ContextOptions { n_cells, n_seq_max: 1, n_batch, kv_type: KvType::F16, threads: Threads::same(1) };
     let mut engine = model.open(&options).unwrap();
     let mut sampler = engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, &[]).unwrap();
     let (mut pending, mut pos, mut said, mut n_said) = (prompt.to_vec(), 0, Vec::new(), 0);

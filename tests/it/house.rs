@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use hob::config::{self, Config, Gpu, GpuLayers, Listen};
 use hob::daemon::Daemon;
-use hob::engine::{KvType, Model};
+use hob::engine::{KvType, Model, Threads};
 use hob::http::Server;
 use hob::prompt::Profile;
 use hob::scheduler::{SchedulerHandle, Status};
@@ -163,7 +163,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
             gpu: Gpu::Off,
             gpu_layers: GpuLayers::All,
             kv_type: KvType::F16,
-            threads: std::thread::available_parallelism().map_or(1, |n| n.get() - 1).max(1),
+            threads: Threads::same(std::thread::available_parallelism().map_or(1, |n| n.get() - 1).max(1)),
             chat_template: None,
         },
         telemetry: config::Telemetry { path: folder.join("hob.sqlite"), keep_days: 1, flush: Duration::from_secs(60) },

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::BenchError;
-use crate::engine::{Batch, BatchToken, ContextOptions, Engine, Memory, Model, SeqId};
+use crate::engine::{Batch, BatchToken, ContextOptions, Engine, Memory, Model, SeqId, Threads};
 use crate::request::{Sampling, Token};
 
 /// Tokens of one batch: a full chunk of the scheduler's.
@@ -140,14 +140,14 @@ pub(super) struct Pace {
     pub(super) decode: Duration,
 }
 
-/// Measures `n_runs` times with `n_threads` in a context of its own, after one run that is not counted.
+/// Measures `n_runs` times with `threads` in a context of its own, after one run that is not counted.
 pub(super) fn pace<M: Model>(
     model: &M,
     options: &ContextOptions,
-    n_threads: usize,
+    threads: Threads,
     n_runs: usize,
 ) -> Result<Vec<Pace>, BenchError> {
-    let options = ContextOptions { n_threads, n_cells: 2 * CHUNK, n_seq_max: 1, ..options.clone() };
+    let options = ContextOptions { threads, n_cells: 2 * CHUNK, n_seq_max: 1, ..options.clone() };
     let mut tokens = model.vocab().tokenize(&super::bodies::text(), crate::engine::Special::Text);
     tokens.truncate(N_PREFILL);
     thread::scope(|scope| {

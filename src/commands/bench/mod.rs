@@ -116,7 +116,8 @@ pub fn bench<M: Model>(config: &Config, model: Arc<M>, scope: &Scope) -> Result<
             model: config.model.name.clone(),
             kv_type: config.model.kv_type.name(),
             context: config.model.context,
-            threads: config.model.threads,
+            threads: config.model.threads.decode,
+            prefill_threads: config.model.threads.prefill,
             gomp_spincount: variable("GOMP_SPINCOUNT"),
             omp_wait_policy: variable("OMP_WAIT_POLICY"),
         },
@@ -214,7 +215,7 @@ impl<M: Model> Bench<'_, M> {
     fn speed(&self) -> Result<Speed, BenchError> {
         say("the engine's pace");
         let options = self.context(0);
-        let paces = engine::pace(&*self.model, &options, options.n_threads, N_PACE)?;
+        let paces = engine::pace(&*self.model, &options, options.threads, N_PACE)?;
         let prefill = median(paces.iter().map(|pace| pace.prefill).collect());
         let decode = median(paces.iter().map(|pace| pace.decode).collect());
         Ok(Speed {
@@ -230,7 +231,7 @@ impl<M: Model> Bench<'_, M> {
             n_seq_max: QUESTIONS.len() + 1,
             n_batch: engine::CHUNK,
             kv_type: self.config.model.kv_type,
-            n_threads: self.config.model.threads,
+            threads: self.config.model.threads,
         }
     }
 }

@@ -46,7 +46,9 @@ pub struct Settings {
     pub model: String,
     pub kv_type: &'static str,
     pub context: usize,
+    /// Threads that decode.
     pub threads: usize,
+    pub prefill_threads: usize,
     /// The environment's `GOMP_SPINCOUNT` and `OMP_WAIT_POLICY`: how llama.cpp's threads wait for each other.
     pub gomp_spincount: Option<String>,
     pub omp_wait_policy: Option<String>,
@@ -143,11 +145,12 @@ impl Report {
         writeln!(out, "{}, {} cells, context {}", settings.model, settings.kv_type, settings.context)?;
         writeln!(
             out,
-            "{} CPUs ({cpu}), load {} before and {} after; {} thread(s), {}, {}",
+            "{} CPUs ({cpu}), load {} before and {} after; {} thread(s) decode, {} prefill, {}, {}",
             machine.cpus,
             load(machine.load_before),
             load(machine.load_after),
             settings.threads,
+            settings.prefill_threads,
             variable("GOMP_SPINCOUNT", &settings.gomp_spincount),
             variable("OMP_WAIT_POLICY", &settings.omp_wait_policy),
         )?;
@@ -296,6 +299,7 @@ mod tests {
                 kv_type: "f16",
                 context: 8_192,
                 threads: 1,
+                prefill_threads: 2,
                 gomp_spincount: Some("2000".to_owned()),
                 omp_wait_policy: None,
             },
@@ -332,7 +336,7 @@ mod tests {
     fn people_see_counts_then_times_and_what_was_missed() {
         insta::assert_snapshot!(printed(Format::Plain), @r#"
         smol, f16 cells, context 8192
-        2 CPUs (Some CPU), load 0.42 before and unknown after; 1 thread(s), GOMP_SPINCOUNT=2000, OMP_WAIT_POLICY unset
+        2 CPUs (Some CPU), load 0.42 before and unknown after; 1 thread(s) decode, 2 prefill, GOMP_SPINCOUNT=2000, OMP_WAIT_POLICY unset
         Wall-clock times on whatever else this machine was doing; medians.
 
         Time to first token, profile house
@@ -385,6 +389,7 @@ mod tests {
             "kv_type": "f16",
             "context": 8192,
             "threads": 1,
+            "prefill_threads": 2,
             "gomp_spincount": "2000",
             "omp_wait_policy": null
           },

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::engine::{Pace, pace};
 use super::{BenchError, median, milliseconds, say};
-use crate::engine::{ContextOptions, Model};
+use crate::engine::{ContextOptions, Model, Threads};
 
 /// Runs of each row. With spinning threads beside a busy one the worst of a few is what a house notices.
 const N_RUNS: usize = 5;
@@ -39,9 +39,9 @@ pub(super) fn measure<M: Model>(
     for is_busy in [false, true] {
         for threads in 1..=n_max {
             say(&format!("{threads} thread(s), {}", if is_busy { "one busy thread beside" } else { "quiet" }));
-            let measured = || pace(model, options, threads, N_RUNS);
+            let measured = || pace(model, options, Threads::same(threads), N_RUNS);
             let paces = if is_busy { beside_a_busy_thread(measured)? } else { measured()? };
-            rows.push(row(threads, is_busy, threads == options.n_threads, &paces));
+            rows.push(row(threads, is_busy, threads == options.threads.decode, &paces));
         }
     }
     Ok(rows)

@@ -5,7 +5,7 @@
 //! added to a cell twice, a partial removal on a model that cannot do it. It decides nothing: when to share or evict is
 //! the scheduler's.
 //!
-//! Threads: decoding and prefill use `n_threads` of `ContextOptions`; which number is best beside other work, and why
+//! Threads: decoding and prefill use `threads` of `ContextOptions`; which number is best beside other work, and why
 //! `GOMP_SPINCOUNT` must be set before the first call of llama.cpp, stands where `main` sets it.
 
 use std::num::NonZeroU32;
@@ -53,7 +53,9 @@ impl<'a> LlamaEngine<'a> {
     ) -> Result<LlamaEngine<'a>, EngineError> {
         let n_batch = options.n_batch.min(options.n_cells);
         check_number("cells", options.n_cells, 1..=N_CELLS_MAX)?;
-        check_number("threads", options.n_threads, 1..=N_THREADS_MAX)?;
+        for n_threads in [options.threads.decode, options.threads.prefill] {
+            check_number("threads", n_threads, 1..=N_THREADS_MAX)?;
+        }
         check_number("sequences", options.n_seq_max, 1..=N_SEQ_MAX)?;
         // llama.cpp keeps an output row for each sequence and asserts that a batch has as many tokens.
         check_number("tokens in a batch", n_batch, options.n_seq_max..=N_CELLS_MAX)?;
@@ -72,8 +74,8 @@ impl<'a> LlamaEngine<'a> {
             .with_flash_attention_policy(flash_attention)
             .with_type_k(kv_type)
             .with_type_v(kv_type)
-            .with_n_threads(options.n_threads as i32)
-            .with_n_threads_batch(options.n_threads as i32);
+            .with_n_threads(options.threads.decode as i32)
+            .with_n_threads_batch(options.threads.prefill as i32);
         let (context, errors) = with_errors(|| model.weights.new_context(backend(), params));
         let context = context.map_err(|_| EngineError::Context(reason("the context cannot be made", &errors)))?;
 

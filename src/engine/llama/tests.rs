@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use super::*;
-use crate::engine::{Batch, BatchToken, DecodeError, Engine, KvType, SeqId, Special};
+use crate::engine::{Batch, BatchToken, DecodeError, Engine, KvType, SeqId, Special, Threads};
 use crate::request::{Sampling, Token};
 
 #[path = "../../../tests/it/models.rs"]
@@ -28,7 +28,7 @@ fn smollm2() -> &'static LoadedModel {
 }
 
 fn options(kv_type: KvType) -> ContextOptions {
-    ContextOptions { n_cells: 1024, n_seq_max: 4, n_batch: 256, kv_type, n_threads: 1 }
+    ContextOptions { n_cells: 1024, n_seq_max: 4, n_batch: 256, kv_type, threads: Threads::same(1) }
 }
 
 fn open(model: &LoadedModel) -> LlamaEngine<'_> {
@@ -196,7 +196,7 @@ fn contexts_out_of_range_are_refused() {
         (ContextOptions { n_seq_max: 0, ..fine.clone() }, "0 sequences"),
         (ContextOptions { n_seq_max: 257, n_batch: 512, ..fine.clone() }, "257 sequences"),
         (ContextOptions { n_batch: 3, ..fine.clone() }, "3 tokens in a batch: must be 4"),
-        (ContextOptions { n_threads: 0, ..fine.clone() }, "0 threads"),
+        (ContextOptions { threads: Threads::same(0), ..fine.clone() }, "0 threads"),
     ];
     for (options, expected) in cases {
         let error = smollm2().open(&options).err().unwrap().to_string();

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::engine::simulated::{SimulatedEngine, SimulatedModel};
-use crate::engine::{Batch, BatchToken, ContextOptions, KvType, Model};
+use crate::engine::{Batch, BatchToken, ContextOptions, KvType, Model, Threads};
 
 const ALICE: Owner = Owner::Private([1; 32]);
 const BOB: Owner = Owner::Private([2; 32]);
@@ -24,7 +24,8 @@ struct House {
 
 impl House {
     fn new(n_cells: usize, n_seq_max: usize) -> House {
-        let options = ContextOptions { n_cells, n_seq_max, n_batch: n_cells, kv_type: KvType::F16, n_threads: 1 };
+        let options =
+            ContextOptions { n_cells, n_seq_max, n_batch: n_cells, kv_type: KvType::F16, threads: Threads::same(1) };
         let engine = SimulatedModel::new().open(&options).unwrap();
         House { engine, cache: Cache::new(n_cells, n_seq_max, Memory::Rewindable) }
     }

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use hob::engine::llama::{LoadedModel, Weights};
-use hob::engine::{Gpu, GpuLayers, KvType, Model, Special};
+use hob::engine::{Gpu, GpuLayers, KvType, Model, Special, Threads};
 use hob::request::{Done, Event, Owner, Sampling, Token, TokenPrompt};
 use hob::scheduler::{self, Options, Pin, SchedulerHandle, Status, Submission};
 use hob::telemetry::Record;
@@ -78,7 +78,7 @@ impl House {
             queue: 64,
             kv_type: setup.kv_type,
             // One thread: the order of sums is then the same on every machine.
-            n_threads: 1,
+            threads: Threads::same(1),
             pins: setup.pins,
             record: Box::new(move |record| {
                 if matches!(record, Record::Request(_)) {

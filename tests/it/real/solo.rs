@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hob::engine::llama::{LlamaEngine, LoadedModel};
-use hob::engine::{Batch, BatchToken, ContextOptions, Engine, KvType, Model, SeqId};
+use hob::engine::{Batch, BatchToken, ContextOptions, Engine, KvType, Model, SeqId, Threads};
 use hob::request::Token;
 
 use super::recording::{Row, order_of};
@@ -29,7 +29,7 @@ pub(super) fn solo(
         n_seq_max: (runs.len() + 1).min(N_BATCH.min(tokens.len())),
         n_batch: N_BATCH,
         kv_type,
-        n_threads: 1,
+        threads: Threads::same(1),
     };
     let mut engine = model.open(&options).unwrap();
     let dummy = |run_idx: usize| SeqId(run_idx as u16 + 1);
@@ -53,8 +53,13 @@ pub(super) fn solo(
 
 /// What the model says to a prompt alone: the most likely tokens, never an end.
 pub(super) fn solo_text(model: &Arc<LoadedModel>, kv_type: KvType, prompt: &[Token], max_tokens: usize) -> String {
-    let options =
-        ContextOptions { n_cells: prompt.len() + max_tokens, n_seq_max: 1, n_batch: N_BATCH, kv_type, n_threads: 1 };
+    let options = ContextOptions {
+        n_cells: prompt.len() + max_tokens,
+        n_seq_max: 1,
+        n_batch: N_BATCH,
+        kv_type,
+        threads: Threads::same(1),
+    };
     let mut engine = model.open(&options).unwrap();
     let (vocab, mut tokens, mut said) = (model.vocab(), prompt.to_vec(), Vec::new());
     let mut n_past = 0;
