@@ -214,6 +214,10 @@ impl<'a> Talker<'a> {
         self.n_said += 1;
         let marker = format!("marker {}.{} ", self.client, self.n_said);
         let diary = if is_first { format!("{} keeps a diary. ", self.salt()).repeat(8) } else { String::new() };
+        // What the owner's other client may be asking at the same time.
+        if is_first && self.rng.bool() {
+            return Message::text(Role::User, format!("{diary}What is for dinner?"));
+        }
         let detail = "and so on ".repeat(self.rng.usize(..12));
         Message::text(Role::User, format!("{diary}{marker}{detail}?"))
     }
