@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use crate::config::{Config, Listen};
 use crate::engine::Model;
 use crate::http::{BindError, House, Server};
-use crate::prompt::{PlanFailure, Planned, Planner, PlannerHandle, Profile, PromptError};
+use crate::prompt::{Head, PlanFailure, Planned, Planner, PlannerHandle, Profile, PromptError, Spoken};
 use crate::request::Request;
 use crate::scheduler::{self, Pin, SchedulerHandle, StartError, Status, Submission, SubmitError};
 use crate::telemetry::{self, Store, TelemetryHandle};
@@ -63,11 +63,30 @@ impl Daemon {
         model: Arc<M>,
         server: Server,
     ) -> Result<Daemon, DaemonError> {
-        let (telemetry_door, telemetry) = start_telemetry(config)?;
+        Daemon::start_with(config, profiles, model, server, Planner::pins)
+    }
 
+    /// Like `start`, but keeps nothing warm: the first request to a profile computes all of it.
+    pub fn start_cold<M: Model>(
+        config: &Config,
+        profiles: Vec<Profile>,
+        model: Arc<M>,
+        server: Server,
+    ) -> Result<Daemon, DaemonError> {
+        Daemon::start_with(config, profiles, model, server, |_| Ok(Vec::new()))
+    }
+
+    fn start_with<M: Model>(
+        config: &Config,
+        profiles: Vec<Profile>,
+        model: Arc<M>,
+        server: Server,
+        pins: impl FnOnce(&mut Planner) -> Result<Vec<Head>, PromptError>,
+    ) -> Result<Daemon, DaemonError> {
+        let (telemetry_door, records) = telemetry::inbox();
         let models = model_names(config, &profiles);
         let mut planner = Planner::new(model.vocab(), model.template(), config.model.name.clone(), profiles)?;
-        let pins = planner.pins()?.into_iter().map(|head| Pin { name: head.name, prompt: head.prompt }).collect();
+        let pins = pins(&mut planner)?.into_iter().map(|head| Pin { name: head.name, prompt: head.prompt }).collect();
         let (planner_door, inbox) = PlannerHandle::new(config.server.queue);
         let planner = spawn("hob-planner", move || planner.run(inbox))?;
 
@@ -89,6 +108,8 @@ impl Daemon {
             warn!("flash attention is off on this device: idle cells slow every step down");
         }
 
+        // Nothing above writes a file: a start that is refused leaves none behind.
+        let telemetry = start_telemetry(config, records)?;
         let rooms = Rooms { planner: planner_door, scheduler: scheduler_door, models, n_vocab };
         let threads = Threads { telemetry_door, planner, scheduler, telemetry };
         Ok(Daemon { server, rooms: Arc::new(rooms), threads })
@@ -125,6 +146,10 @@ impl House for Rooms {
         Box::pin(self.planner.plan(request))
     }
 
+    fn remember(&self, spoken: Spoken) {
+        self.planner.remember(spoken);
+    }
+
     fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
         self.scheduler.submit(submission)
     }
@@ -152,17 +177,16 @@ fn model_names(config: &Config, profiles: &[Profile]) -> Vec<String> {
 }
 
 /// A house goes on without telemetry when its disk is full or its file is another's: it is told once, and rows count as dropped.
-fn start_telemetry(config: &Config) -> Result<(TelemetryHandle, Option<JoinHandle<()>>), std::io::Error> {
-    let (door, inbox) = telemetry::inbox();
+fn start_telemetry(config: &Config, records: telemetry::Inbox) -> Result<Option<JoinHandle<()>>, std::io::Error> {
     let settings = &config.telemetry;
     match Store::open(&settings.path, settings.keep_days, settings.flush) {
         Ok(store) => {
-            let thread = spawn("hob-telemetry", move || store.run(inbox))?;
-            Ok((door, Some(thread)))
+            let thread = spawn("hob-telemetry", move || store.run(records))?;
+            Ok(Some(thread))
         }
         Err(error) => {
             warn!(error = %chain(&error), "telemetry is off");
-            Ok((door, None))
+            Ok(None)
         }
     }
 }

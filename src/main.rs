@@ -7,9 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use hob::commands::bench::Scope;
+use hob::commands::chat;
 use hob::commands::check::EX_CONFIG;
 use hob::commands::format::Format;
+#[cfg(feature = "llama")]
+use hob::commands::{plan::PlanError, serve::ServeError};
 use hob::config::{self, Config, ConfigError};
+use hob::scheduler::StartError;
 use tracing_subscriber::EnvFilter;
 
 /// hob computes each repeated prompt token once.
@@ -36,6 +41,20 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Tell what the model and your profiles will cost in memory, and whether they fit, before anything is loaded.
+    Plan {
+        /// As one JSON object, for programs.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Talk with the running daemon in this terminal.
+    Chat {
+        /// Which assistant to talk with: a profile's name. Without one, the first.
+        profile: Option<String>,
+        /// Where the daemon is, if not where the configuration says: http://192.168.1.5:8088
+        #[arg(long)]
+        url: Option<String>,
+    },
     /// Show what the cache did: hit rate, reused tokens, time to first token, evictions.
     Stats {
         /// How far to look back: 24h, 7d, 30m.
@@ -44,12 +63,25 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Measure cold and warm time to first token, and what hob adds to the engine, on this machine and model.
+    Bench {
+        #[arg(long)]
+        json: bool,
+        /// Measure every number of threads instead, quiet and beside a busy one.
+        #[arg(long)]
+        threads: bool,
+        /// The body of a chat completion, as a client sent it: measure its CPU outside the engine instead.
+        #[arg(long, value_name = "BODY.json", conflicts_with = "threads")]
+        request: Option<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     settle_openmp(&arguments.command);
-    let filter = EnvFilter::try_from_env("HOB_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    // The other commands say themselves what there is to say.
+    let level = if matches!(arguments.command, Command::Serve) { "info" } else { "warn" };
+    let filter = EnvFilter::try_from_env("HOB_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let has_colour = io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(has_colour).init();
     match run(arguments) {
@@ -60,15 +92,21 @@ fn main() -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             let _ = writeln!(io::stderr(), "hob: {error:#}");
-            ExitCode::from(if error.chain().any(|cause| cause.is::<ConfigError>()) { EX_CONFIG } else { 1 })
+            ExitCode::from(if is_of_configuration(&error) { EX_CONFIG } else { 1 })
         }
     }
 }
 
+/// Whether another start would fail alike until the configuration is changed.
+fn is_of_configuration(error: &anyhow::Error) -> bool {
+    let are_pins = |error: &StartError| matches!(error, StartError::Pins { .. });
+    error.chain().any(|cause| cause.is::<ConfigError>() || cause.downcast_ref().is_some_and(are_pins))
+}
+
 fn run(arguments: Arguments) -> Result<u8> {
-    let file = config::locate(arguments.config.as_deref())?;
+    let file = || config::locate(arguments.config.as_deref());
     let load = || -> Result<Config> {
-        let mut config = Config::load(&file)?;
+        let mut config = Config::load(&file()?)?;
         if let Some(model) = &arguments.model {
             config.set_model(std::path::absolute(model).with_context(|| format!("--model {}", model.display()))?);
         }
@@ -78,12 +116,25 @@ fn run(arguments: Arguments) -> Result<u8> {
     match arguments.command {
         Command::Serve => serve(&load()?)?,
         Command::Check { json } => {
-            let report = hob::commands::check::check(&file);
+            let report = hob::commands::check::check(&file()?);
             report.write(Format::of(json, &out), &mut out)?;
             return Ok(report.exit_code());
         }
+        Command::Plan { json } => return plan(&load()?, Format::of(json, &out), &mut out),
+        Command::Chat { profile, url } => {
+            let url = url.map_or_else(|| Ok(chat::url_of(&load()?.server.listen)?), anyhow::Ok)?;
+            chat::chat(&url, profile)?;
+        }
         Command::Stats { since, json } => {
             hob::commands::stats::stats(&load()?, since, Format::of(json, &out), &mut out)?;
+        }
+        Command::Bench { json, threads, request } => {
+            let scope = match request {
+                Some(body) => Scope::Request(body),
+                None if threads => Scope::Threads,
+                None => Scope::House,
+            };
+            bench(&load()?, &scope, Format::of(json, &out))?;
         }
     }
     Ok(0)
@@ -91,12 +142,44 @@ fn run(arguments: Arguments) -> Result<u8> {
 
 #[cfg(feature = "llama")]
 fn serve(config: &Config) -> Result<()> {
-    Ok(hob::commands::serve::serve(config, io::stdout())?)
+    hob::commands::serve::serve(config, io::stdout()).map_err(|error| match error {
+        // Transparent, and so not in its own chain.
+        ServeError::Config(error) => error.into(),
+        other => other.into(),
+    })
+}
+
+#[cfg(feature = "llama")]
+fn plan(config: &Config, format: Format, out: &mut impl Write) -> Result<u8> {
+    let plan = hob::commands::plan::plan(config).map_err(|error| match error {
+        PlanError::Config(error) => anyhow::Error::from(error),
+        other => other.into(),
+    })?;
+    plan.write(format, out)?;
+    Ok(plan.exit_code())
 }
 
 #[cfg(not(feature = "llama"))]
+const NO_ENGINE: &str = "this hob was built without an engine: build it with the feature `llama`";
+
+#[cfg(not(feature = "llama"))]
 fn serve(_: &Config) -> Result<()> {
-    anyhow::bail!("this hob was built without an engine: build it with the feature `llama`")
+    anyhow::bail!(NO_ENGINE)
+}
+
+#[cfg(not(feature = "llama"))]
+fn plan(_: &Config, _: Format, _: &mut impl Write) -> Result<u8> {
+    anyhow::bail!(NO_ENGINE)
+}
+
+#[cfg(feature = "llama")]
+fn bench(config: &Config, scope: &Scope, format: Format) -> Result<()> {
+    Ok(hob::commands::bench::run(config, scope, format, io::stdout())?)
+}
+
+#[cfg(not(feature = "llama"))]
+fn bench(_: &Config, _: &Scope, _: Format) -> Result<()> {
+    anyhow::bail!(NO_ENGINE)
 }
 
 fn since(text: &str) -> Result<Duration, String> {
@@ -105,13 +188,25 @@ fn since(text: &str) -> Result<Duration, String> {
 
 /// How long llama.cpp's threads spin at a barrier before they sleep (architecture.md, section 5).
 ///
-/// A home server is never idle, and spinning threads wait for one that the kernel put aside. Thirty decode steps on two cores
-/// with another busy process: 0.8 to 11.4 s with libgomp's own spinning, 1.5 s with 2,000 turns; quiet 0.45 and 0.43 s.
+/// A home server is never idle, and spinning threads wait for one that the kernel put aside. Seconds for 256 tokens of prefill and
+/// for 30 decode steps on two cores (`hob bench --threads`, the demo model, medians of five), quiet → beside a busy thread:
+///
+/// | | one thread | two threads |
+/// |---|---|---|
+/// | 2,000 turns | 0.94, 0.27 → 1.02, 0.27 | 0.52, 0.28 → 0.89, 0.75 |
+/// | libgomp's own 300,000 | 0.95, 0.27 → 0.99, 0.28 | 0.51, 0.27 → 1.44, 0.96 |
+/// | `OMP_WAIT_POLICY=passive` | 0.94, 0.28 → 0.98, 0.26 | 0.55, 0.55 → 0.94, 0.73 |
+///
+/// So 2,000 turns cost nothing when it is quiet, unlike passive waiting, and a third less than libgomp's own when it is not;
+/// without control the latter has been seen to take 11 s for the same steps.
 /// libgomp reads its environment before `main`, so the setting needs a second exec. The user's own setting wins.
 fn settle_openmp(command: &Command) {
     const SPIN: &str = "GOMP_SPINCOUNT";
     let is_set = [SPIN, "OMP_WAIT_POLICY"].iter().any(|name| std::env::var_os(name).is_some());
-    if is_set || !cfg!(all(feature = "llama", target_os = "linux")) || !matches!(command, Command::Serve) {
+    if is_set
+        || !cfg!(all(feature = "llama", target_os = "linux"))
+        || !matches!(command, Command::Serve | Command::Bench { .. })
+    {
         return;
     }
     #[cfg(unix)]

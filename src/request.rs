@@ -233,6 +233,8 @@ pub struct Done {
     pub finish: Finish,
     pub cache: CacheUse,
     pub n_generated: usize,
+    /// The generated tokens, in order, `n_generated` of them.
+    pub generated: Vec<Token>,
     pub timings: Timings,
 }
 

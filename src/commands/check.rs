@@ -1,7 +1,8 @@
 //! `hob check`: everything that can be found wrong before the model is loaded.
 //!
 //! A *report* holds the faults of the configuration and of what it names: profiles' files, model, template, folders.
-//! Whoever knows more, as the engine does of the model's header, adds its own before the report is written.
+//! *Warnings* are what works and is hardly meant. With the engine built in, the model's header is read and the pins are
+//! planned, as `hob plan` does.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -23,12 +24,21 @@ pub struct Report {
     /// With the default in place of each faulty value.
     pub config: Config,
     pub faults: Vec<Fault>,
+    pub warnings: Vec<Fault>,
 }
 
 /// Reads `file` and all that it names; changes nothing.
 pub fn check(file: &Path) -> Report {
+    let report = check_files(file);
+    #[cfg(feature = "llama")]
+    let report = report.with_engine();
+    report
+}
+
+/// What can be told without an engine.
+fn check_files(file: &Path) -> Report {
     let (config, faults) = Config::examine(file);
-    let mut report = Report { config, faults };
+    let mut report = Report { config, faults, warnings: Vec::new() };
     if report.faults.iter().any(Fault::is_of_whole_file) {
         return report;
     }
@@ -42,6 +52,44 @@ pub fn check(file: &Path) -> Report {
 }
 
 impl Report {
+    /// What the engine finds in the model, and what does not fit.
+    #[cfg(feature = "llama")]
+    fn with_engine(mut self) -> Report {
+        use super::plan::{PlanError, plan};
+        use crate::engine::EngineError;
+        use crate::engine::llama::read_facts;
+
+        let is_faulty = |fault: &Fault| {
+            fault.is_of_whole_file() || ["model.", "profile"].iter().any(|key| fault.key.starts_with(key))
+        };
+        let path = self.config.model.path.clone();
+        if self.faults.iter().any(|fault| fault.is_of_whole_file() || fault.key == "model.path") {
+            return self;
+        }
+        if let Err(EngineError::Load { reason, .. }) = read_facts(&path) {
+            self.add("model.path", &path, reason);
+        }
+        if self.faults.iter().any(is_faulty) {
+            return self;
+        }
+        match plan(&self.config) {
+            Ok(plan) => {
+                self.faults.extend(plan.misfits.into_iter().map(|misfit| misfit.fault));
+                self.warnings.extend(plan.warnings);
+            }
+            Err(PlanError::Engine(EngineError::Load { reason, .. })) => self.add("model.path", &path, reason),
+            Err(PlanError::Engine(EngineError::Template(reason))) => {
+                let template = self.config.model.chat_template.clone().unwrap_or(path);
+                self.add("model.chat_template", &template, reason);
+            }
+            Err(error) => {
+                let file = self.config.file.clone();
+                self.add("profile", &file, crate::daemon::chain(&error));
+            }
+        }
+        self
+    }
+
     /// Adds a fault, unless its key has one: what stands in place of a faulty value is not the user's.
     pub fn add(&mut self, key: &str, value: &Path, problem: impl Into<String>) {
         if self.faults.iter().all(|fault| fault.key != key) {
@@ -63,14 +111,19 @@ impl Report {
             file: &'a Path,
             ok: bool,
             faults: &'a [Fault],
+            warnings: &'a [Fault],
         }
         if format == Format::Json {
-            let json = Json { file: &self.config.file, ok: self.faults.is_empty(), faults: &self.faults };
+            let Report { config, faults, warnings } = self;
+            let json = Json { file: &config.file, ok: faults.is_empty(), faults, warnings };
             serde_json::to_writer_pretty(&mut *out, &json).map_err(io::Error::from)?;
             return writeln!(out);
         }
         for fault in &self.faults {
             writeln!(out, "{}", format.red(fault))?;
+        }
+        for warning in &self.warnings {
+            writeln!(out, "{} {warning}", format.bold("warning:"))?;
         }
         if self.faults.is_empty() {
             writeln!(out, "{}: {}", self.config.file.display(), format.green("no faults"))?;
@@ -137,7 +190,7 @@ mod tests {
         }
         let file = folder.path().join("config.toml");
         std::fs::write(&file, format!("telemetry.path = \"state/hob.sqlite\"\n{config}")).unwrap();
-        let report = check(&file);
+        let report = check_files(&file);
         (folder, report)
     }
 
@@ -158,7 +211,8 @@ mod tests {
         {
           "file": "HOME/config.toml",
           "ok": true,
-          "faults": []
+          "faults": [],
+          "warnings": []
         }
         "#);
         assert_eq!(folder.path().read_dir().unwrap().count(), files.len() + 1);
@@ -227,7 +281,8 @@ mod tests {
               "value": "\"HOME/missing.jinja\"",
               "problem": "cannot be read: No such file or directory (os error 2)"
             }
-          ]
+          ],
+          "warnings": []
         }
         "#);
     }
@@ -242,7 +297,7 @@ mod tests {
     fn a_file_that_is_not_understood_names_nothing_to_look_for() {
         let (folder, report) = house(&[], "model.path =");
         insta::assert_snapshot!(printed(&folder, &report, Format::Plain), @"HOME/config.toml: line 2, column 13: string values must be quoted, expected literal string");
-        let report = check(&folder.path().join("missing.toml"));
+        let report = check_files(&folder.path().join("missing.toml"));
         assert_eq!((report.faults.len(), report.exit_code()), (1, 78));
     }
 
@@ -267,7 +322,7 @@ mod tests {
         std::fs::write(folder.path().join("model.gguf"), "GGUF").unwrap();
         for (path, expected) in [("/proc/hob/hob.sqlite", "its folder cannot be written"), (".", "is a folder")] {
             std::fs::write(&file, format!("telemetry.path = {path:?}")).unwrap();
-            let report = check(&file);
+            let report = check_files(&file);
             assert!(report.faults[0].problem.starts_with(expected), "{:?}", report.faults);
         }
     }

@@ -28,6 +28,10 @@ impl Format {
         self.painted("1", text)
     }
 
+    pub fn dim(self, text: impl Display) -> String {
+        self.painted("2", text)
+    }
+
     pub fn red(self, text: impl Display) -> String {
         self.painted("31", text)
     }
@@ -43,4 +47,31 @@ impl Format {
             Format::Plain | Format::Json => text.to_string(),
         }
     }
+}
+
+/// Thousands parted by commas.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes in the largest binary unit that gives at least one, to a tenth.
+pub fn bytes(n_bytes: u64) -> String {
+    let units = [(1_u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match units.into_iter().find(|(size, _)| n_bytes >= *size) {
+        Some((size, unit)) => format!("{:.1} {unit}", n_bytes as f64 / size as f64),
+        None => format!("{n_bytes} bytes"),
+    }
+}
+
+/// From a second on in seconds.
+pub fn milliseconds(ms: f64) -> String {
+    if ms < 1_000.0 { format!("{ms:.0} ms") } else { format!("{:.1} s", ms / 1_000.0) }
 }

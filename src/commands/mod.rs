@@ -1,10 +1,16 @@
 //! The commands: what `hob` does and prints, apart from how its arguments are read (`main.rs`).
 
+pub mod bench;
+pub mod chat;
 pub mod check;
 pub mod format;
 #[cfg(feature = "llama")]
 mod model;
+pub mod plan;
 pub mod progress;
 #[cfg(feature = "llama")]
 pub mod serve;
 pub mod stats;
+
+/// The demo model's name, which is its file's name without the ending. It is tiny, and that is said where it answers.
+const DEMO_MODEL: &str = "SmolLM2-135M-Instruct.Q4_1";

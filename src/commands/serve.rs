@@ -38,7 +38,7 @@ pub fn serve(config: &Config, mut out: impl Write + Send + 'static) -> Result<()
         // Loading blocks this thread, not the sockets: clients that connect meanwhile wait.
         let model = tokio::task::block_in_place(|| super::model::load(config))?;
         let name = profiles.first().map_or(config.model.name.clone(), |profile| profile.name.clone());
-        let is_demo = config.model.path.file_name().is_some_and(|file| file == DEMO_MODEL);
+        let is_demo = config.model.path.file_stem().is_some_and(|stem| stem == super::DEMO_MODEL);
         let daemon = Daemon::start(config, profiles, model, server)?;
         let welcome = welcome(&daemon.addresses(), &name, is_demo);
         let scheduler = daemon.scheduler();
@@ -51,8 +51,6 @@ pub fn serve(config: &Config, mut out: impl Write + Send + 'static) -> Result<()
         Ok(())
     })
 }
-
-const DEMO_MODEL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
 /// Completes at SIGTERM or SIGINT.
 fn stop_signal() -> io::Result<impl Future<Output = ()>> {

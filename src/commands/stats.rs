@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::format::Format;
+use super::format::{Format, grouped, milliseconds};
 use crate::config::{Config, write_duration};
 use crate::telemetry::{Reader, Stats, TelemetryError};
 
@@ -110,24 +110,6 @@ fn sections(stats: &Stats) -> Vec<(&'static str, Vec<String>)> {
 
 fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", grouped(number), if number == 1 { "" } else { "s" })
-}
-
-/// Thousands parted by commas.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// From a second on in seconds.
-fn milliseconds(ms: f64) -> String {
-    if ms < 1_000.0 { format!("{ms:.0} ms") } else { format!("{:.1} s", ms / 1_000.0) }
 }
 
 #[cfg(test)]

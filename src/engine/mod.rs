@@ -27,6 +27,8 @@ pub trait Model: Send + Sync + 'static {
         Self: 'a;
 
     fn facts(&self) -> &ModelFacts;
+    /// How the context of this model can be shared and cut.
+    fn memory(&self) -> Memory;
     fn vocab(&self) -> Arc<dyn Vocab>;
     fn template(&self) -> Arc<dyn ChatTemplate>;
 

@@ -105,9 +105,10 @@ impl SimulatedModel {
     pub fn with(vocab: Arc<dyn Vocab>, template: Arc<dyn ChatTemplate>) -> SimulatedModel {
         let facts = ModelFacts {
             architecture: "simulated".to_owned(),
-            n_layers: 1,
-            n_kv_heads: 1,
-            head_size: 4,
+            kv_heads: vec![1],
+            k_head_size: 4,
+            v_head_size: 4,
+            width: 4,
             n_vocab: vocab.n_tokens() as u64,
             n_context_train: 1 << 20,
             weight_bytes: 0,
@@ -139,6 +140,13 @@ impl Model for SimulatedModel {
         &self.facts
     }
 
+    fn memory(&self) -> Memory {
+        match self.attention {
+            Attention::Full => Memory::Rewindable,
+            Attention::Window(_) | Attention::Recurrent => Memory::Opaque,
+        }
+    }
+
     fn vocab(&self) -> Arc<dyn Vocab> {
         self.vocab.clone()
     }
@@ -151,16 +159,12 @@ impl Model for SimulatedModel {
         if options.n_seq_max == 0 || options.n_seq_max > 256 {
             return Err(EngineError::Context(format!("n_seq_max = {}: must be 1 to 256", options.n_seq_max)));
         }
-        let memory = match self.attention {
-            Attention::Full => Memory::Rewindable,
-            Attention::Window(_) | Attention::Recurrent => Memory::Opaque,
-        };
         let engine = SimulatedEngine {
             limits: Limits {
                 n_cells: options.n_cells,
                 n_seq_max: options.n_seq_max,
                 n_batch: options.n_batch,
-                memory,
+                memory: self.memory(),
                 flash_attention: true,
             },
             attention: self.attention,

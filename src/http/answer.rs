@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::House;
 use super::error::ApiError;
+use crate::prompt::Spoken;
 use crate::request::{CacheUse, Done, Event, Finish, Request};
 use crate::scheduler::Submission;
 use crate::telemetry::Label;
@@ -56,6 +57,9 @@ pub(super) struct Answer {
     received: Instant,
     events: mpsc::Receiver<Event>,
     closing: Closing,
+    house: Arc<dyn House>,
+    /// What was said so far, for the planner to know again.
+    spoken: Spoken,
 }
 
 impl Answer {
@@ -72,6 +76,7 @@ impl Answer {
             return Err(ApiError::field("logit_bias", reason));
         }
 
+        let owner = request.client.owner();
         let (model, client) = (request.model.clone(), request.client.clone());
         let (sampling, stop) = (request.sampling.clone(), request.stop.clone());
         let planned = app.house.plan(request).await?;
@@ -89,7 +94,7 @@ impl Answer {
             sampling,
             max_tokens: planned.max_tokens,
             stop,
-            owner: client.owner(),
+            owner,
             received: received.into_std(),
             label: Label {
                 id: id.clone(),
@@ -99,7 +104,9 @@ impl Answer {
             },
             events: sender,
         })?;
-        Ok(Answer { id, model, created: unix_seconds(), received, events, closing: app.closing.clone() })
+        let spoken = Spoken { owner, opening: planned.opening, text: String::new(), tokens: Vec::new() };
+        let (closing, house) = (app.closing.clone(), app.house.clone());
+        Ok(Answer { id, model, created: unix_seconds(), received, events, closing, house, spoken })
     }
 
     /// When the request was read.
@@ -120,9 +127,24 @@ impl Answer {
             Some(Event::Done(Done { finish: Finish::Error | Finish::Cancelled, .. })) => {
                 Err(ApiError::failed("the model could not finish this answer; asking again may help"))
             }
-            Some(event) => Ok(event),
+            Some(event) => {
+                self.listen(&event);
+                Ok(event)
+            }
             // The scheduler drops the sender without a last event only when it ends.
             None => Err(ApiError::stopping()),
+        }
+    }
+
+    /// Collects what is said; at its end the planner is to know it again.
+    fn listen(&mut self, event: &Event) {
+        match event {
+            Event::Text(text) => self.spoken.text.push_str(text),
+            Event::Done(done) => {
+                self.spoken.tokens = done.generated.clone();
+                self.house.remember(self.spoken.clone());
+            }
+            Event::Admitted(_) | Event::Failed(_) => {}
         }
     }
 

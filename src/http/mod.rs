@@ -17,8 +17,9 @@ mod tests;
 use futures_util::future::BoxFuture;
 
 pub use listener::{BindError, Server};
+pub use openai::{BadBody, parse_chat};
 
-use crate::prompt::{PlanFailure, Planned};
+use crate::prompt::{PlanFailure, Planned, Spoken};
 use crate::request::Request;
 use crate::scheduler::{Status, Submission, SubmitError};
 
@@ -26,6 +27,9 @@ use crate::scheduler::{Status, Submission, SubmitError};
 pub trait House: Send + Sync + 'static {
     /// The tokens of `request`'s prompt.
     fn plan(&self, request: Request) -> BoxFuture<'_, Result<Planned, PlanFailure>>;
+
+    /// Keeps the tokens of an answer for when its client sends it back.
+    fn remember(&self, spoken: Spoken);
 
     /// Queues a planned request; its answer comes through `submission.events`.
     fn submit(&self, submission: Submission) -> Result<(), SubmitError>;

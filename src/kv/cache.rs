@@ -198,9 +198,20 @@ impl Cache {
             return Ok(());
         }
         let node = tree.lock(hit);
-        tree.unlock(standing.node);
         let src = tree.seq_below(node).expect("a node with tokens has a leaf below it");
-        engine.share(src, standing.seq, standing.n_held..hit.n_tokens)?;
+        // The longer prefix may be another copy, of another owner: what we stood on is given up for it, or its cells would stay
+        // ours when the tree frees them.
+        let is_same_path = tree.is_on_path(standing.node, node);
+        let adopted = match is_same_path {
+            true => Ok(()),
+            false => engine.adopt(src, standing.seq, 0..standing.n_held),
+        };
+        let shared = adopted.and_then(|()| engine.share(src, standing.seq, standing.n_held..hit.n_tokens));
+        if let Err(error) = shared {
+            self.tree().unlock(node);
+            return Err(error);
+        }
+        self.tree().unlock(standing.node);
         standing.node = node;
         standing.n_held = hit.n_tokens;
         self.check();
@@ -520,8 +531,11 @@ impl Cache {
             let copied = engine.copy_whole(src, seq);
             let is_whole = engine.held(seq).is_some_and(|held| held.end == n);
             if copied.is_err() || !is_whole {
-                self.vacate(engine, &mut standing, n)?;
-                copied?;
+                let vacated = self.vacate(engine, &mut standing, n);
+                if let Err(error) = copied.and(vacated) {
+                    self.abandon(engine, standing, &[]);
+                    return Err(error);
+                }
             }
         }
         Ok(Some(standing))
@@ -570,133 +584,4 @@ fn prefix_hash(owner: Owner, prefix: &[Token]) -> [u8; 32] {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::engine::simulated::{SimulatedEngine, SimulatedModel};
-    use crate::engine::{Batch, BatchToken, ContextOptions, KvType, Model};
-
-    const N_CELLS: usize = 48;
-    const N_SEQ_MAX: usize = 6;
-
-    #[derive(Clone, Debug)]
-    enum Op {
-        /// A request of this owner, with cells for so many tokens more.
-        Stand(u8, Vec<Token>, usize),
-        /// The i-th sequence computes up to n of its tokens.
-        Compute(usize, usize),
-        Publish(usize),
-        Leave(usize),
-        LeavePinned(usize),
-        Abandon(usize),
-        Unpin(usize),
-        Evict,
-    }
-
-    fn op() -> impl Strategy<Value = Op> {
-        let prompt = proptest::collection::vec((0..2).prop_map(Token), 1..16);
-        prop_oneof![
-            4 => (0..2u8, prompt, 0..4usize).prop_map(|(owner, prompt, more)| Op::Stand(owner, prompt, more)),
-            6 => (any::<usize>(), 1..9usize).prop_map(|(i, n)| Op::Compute(i, n)),
-            2 => any::<usize>().prop_map(Op::Publish),
-            3 => any::<usize>().prop_map(Op::Leave),
-            1 => any::<usize>().prop_map(Op::LeavePinned),
-            1 => any::<usize>().prop_map(Op::Abandon),
-            1 => any::<usize>().prop_map(Op::Unpin),
-            1 => Just(Op::Evict),
-        ]
-    }
-
-    fn owner(index: u8) -> Owner {
-        [Owner::Public, Owner::Private([1; 32])][usize::from(index)]
-    }
-
-    fn compute(engine: &mut SimulatedEngine, seq: SeqId, tokens: &[Token], from: usize) -> Vec<f32> {
-        let row = |(i, &token)| BatchToken { token, pos: from + i, seq, wants_logits: i + 1 == tokens.len() };
-        engine.decode(&Batch { tokens: tokens.iter().enumerate().map(row).collect() }).unwrap();
-        engine.logits(tokens.len() - 1).unwrap().to_vec()
-    }
-
-    fn open(n_cells: usize) -> SimulatedEngine {
-        let options = ContextOptions { n_cells, n_seq_max: N_SEQ_MAX, n_batch: 64, kv_type: KvType::F16, n_threads: 1 };
-        SimulatedModel::new().open(&options).unwrap()
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(1500))]
-
-        /// The engine knows which cells are taken; the cache only counts. They agree after every operation, nothing that was
-        /// promised is missing, and every computed token sees what a cold run sees.
-        #[test]
-        fn the_count_is_the_engines_truth(ops in proptest::collection::vec(op(), 1..80)) {
-            let mut engine = open(N_CELLS);
-            let mut cache = Cache::new(N_CELLS, N_SEQ_MAX, Memory::Rewindable);
-            let mut running: Vec<(Standing, Vec<Token>)> = Vec::new();
-            let mut pins = Vec::new();
-            for op in ops {
-                match op {
-                    Op::Stand(who, tokens, more) => {
-                        let n = tokens.len() + more;
-                        let hit = cache.find(owner(who), &tokens);
-                        let stood = cache.stand(&mut engine, owner(who), &tokens, |n_hit| n - n_hit).unwrap();
-                        if let Some(standing) = stood {
-                            prop_assert!(standing.n_past() <= hit, "a hit may shrink by an eviction for an id, never grow");
-                            running.push((standing, tokens));
-                        }
-                    }
-                    Op::Compute(i, n) if !running.is_empty() => {
-                        let i = i % running.len();
-                        let (standing, tokens) = &mut running[i];
-                        let from = standing.n_past();
-                        let n = n.min(standing.n_reserved());
-                        // Behind its prompt a sequence goes on with what it "samples".
-                        while tokens.len() < from + n {
-                            tokens.push(Token((tokens.len() % 2) as i32));
-                        }
-                        if n > 0 {
-                            cache.occupy(&mut engine, standing, n);
-                            let warm = compute(&mut engine, standing.seq, &tokens[from..from + n], from);
-                            let cold = compute(&mut open(64), SeqId(0), &tokens[..from + n], 0);
-                            prop_assert_eq!(warm, cold);
-                        }
-                    }
-                    Op::Publish(i) if !running.is_empty() => {
-                        let i = i % running.len();
-                        let (standing, tokens) = &mut running[i];
-                        let n = standing.n_past();
-                        cache.publish(&mut engine, standing, &tokens[..n]).unwrap();
-                    }
-                    Op::Leave(i) if !running.is_empty() => {
-                        let (standing, tokens) = running.remove(i % running.len());
-                        let n = standing.n_past();
-                        cache.leave(&mut engine, standing, &tokens[..n]);
-                    }
-                    Op::LeavePinned(i) if !running.is_empty() && pins.len() < 2 => {
-                        let (standing, tokens) = running.remove(i % running.len());
-                        let n = standing.n_past();
-                        pins.push(cache.leave_pinned(&mut engine, standing, &tokens[..n]));
-                    }
-                    Op::Abandon(i) if !running.is_empty() => {
-                        let (standing, tokens) = running.remove(i % running.len());
-                        let n = standing.n_past();
-                        cache.abandon(&mut engine, standing, &tokens[..n]);
-                    }
-                    Op::Unpin(i) if !pins.is_empty() => cache.unpin(pins.remove(i % pins.len())),
-                    Op::Evict => _ = cache.evict(&mut engine, EvictionCause::Cells),
-                    _ => {}
-                }
-                cache.check();
-                prop_assert_eq!(engine.n_free(), cache.cells().free);
-            }
-            for (standing, tokens) in running {
-                let n = standing.n_past();
-                cache.leave(&mut engine, standing, &tokens[..n]);
-            }
-            pins.into_iter().for_each(|pin| cache.unpin(pin));
-            while cache.evict(&mut engine, EvictionCause::Cells) {}
-            prop_assert_eq!(engine.n_free(), N_CELLS);
-            prop_assert_eq!(cache.ids(), (N_SEQ_MAX, 0, N_SEQ_MAX));
-        }
-    }
-}
+mod tests;

@@ -166,6 +166,15 @@ impl Tree {
         }
     }
 
+    /// Whether the path from the root to `end` goes through `node`.
+    pub fn is_on_path(&self, node: NodeId, end: NodeId) -> bool {
+        let mut at = end;
+        while at != node && at != ROOT {
+            at = self.node(at).parent;
+        }
+        at == node
+    }
+
     /// Longest prefix of `tokens` that is held and visible to `owner`. Changes nothing, not even the time of use.
     ///
     /// The hit may be as long as `tokens`: a caller that needs logits passes all but the last token.

@@ -8,7 +8,7 @@ use crate::request::{Message, Role, ToolCall};
 const TEXT: &str = include_str!("../../assets/tools-fallback.txt");
 
 /// What the system text ends with; `None` without tools. Each definition stands as it was sent.
-pub(super) fn tools_text(tools: &[String]) -> Option<String> {
+pub fn tools_text(tools: &[String]) -> Option<String> {
     (!tools.is_empty()).then(|| TEXT.trim_end().replacen("{tools}", &tools.join("\n"), 1))
 }
 

@@ -12,7 +12,7 @@ use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolset;
 use super::{PromptError, refused};
-use crate::request::{Message, Role, Token, ToolCall};
+use crate::request::{Message, Owner, Role, Token, ToolCall};
 
 /// Bytes of the heads' tokens: 400 heads of 5,000.
 const MEMO_BYTES_MAX: usize = 8 << 20;
@@ -80,7 +80,7 @@ impl Heads {
         let long = toolset.prepared.render(&messages, true).map_err(refused)?;
         let n_common = short.bytes().zip(long.bytes()).take_while(|(a, b)| a == b).count();
         let end = self.controls.find(&short).map(|(range, _)| range.end).take_while(|&end| end <= n_common).last();
-        Ok(end.map(|end| tokeniser.tokenise(&short[..end]).into()))
+        Ok(end.map(|end| tokeniser.tokenise(&short[..end], Owner::Public).into()))
     }
 }
 

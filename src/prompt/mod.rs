@@ -3,6 +3,7 @@
 //! plan (order of sections) → render (template) → tokens and cuts. One OS thread owns what it remembers: prepared
 //! templates, tokens of stretches, the profiles' heads. It computes nothing on the model and knows no HTTP.
 
+mod echoes;
 mod fallback;
 mod heads;
 mod landing;
@@ -22,6 +23,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub use echoes::Spoken;
+pub use fallback::tools_text;
 pub use planner::Planner;
 
 use crate::engine::EngineError;
@@ -38,6 +41,7 @@ pub struct Inbox(mpsc::Receiver<Command>);
 
 enum Command {
     Plan { request: Box<Request>, reply: oneshot::Sender<Result<Planned, PromptError>> },
+    Remember(Box<Spoken>),
 }
 
 impl PlannerHandle {
@@ -55,6 +59,12 @@ impl PlannerHandle {
             mpsc::TrySendError::Disconnected(_) => PlanFailure::Stopped,
         })?;
         planned.await.map_err(|_| PlanFailure::Stopped)?.map_err(PlanFailure::Prompt)
+    }
+
+    /// Keeps the tokens of an answer for when its client sends it back. Forgotten if the planner is too busy: that costs
+    /// tokens and never truth.
+    pub fn remember(&self, spoken: Spoken) {
+        let _ = self.inbox.try_send(Command::Remember(Box::new(spoken)));
     }
 }
 
@@ -119,6 +129,8 @@ pub struct Planned {
     pub profile: Option<String>,
     /// The request's own, else the profile's.
     pub max_tokens: Option<usize>,
+    /// What the template wrote behind the last control token: the answer follows it.
+    pub opening: String,
     pub timings: PlanTimings,
 }
 

@@ -57,6 +57,11 @@ impl Planner {
         self.toolsets.by_fallback()
     }
 
+    /// Whether a profile's documents stand as a first exchange, outside the system text.
+    pub fn documents_in_exchange(&self, has_tools: bool) -> bool {
+        self.landing.documents_in_exchange(has_tools)
+    }
+
     /// The prompt of `request`. What is remembered changes, the prompt of an equal request never does.
     pub fn plan(&mut self, request: &Request) -> Result<Planned, PromptError> {
         let started = Instant::now();
@@ -85,7 +90,7 @@ impl Planner {
         });
         let rendered = Instant::now();
 
-        let tokens = tokeniser.tokenise(&text);
+        let tokens = tokeniser.tokenise(&text, request.client.owner());
         let mut cuts: Vec<usize> = Vec::with_capacity(ends.len());
         for (end, head) in ends.iter().zip(stable) {
             // A conversation that begins unlike a user's turn can differ from the head's last tokens.
@@ -99,6 +104,7 @@ impl Planner {
             prompt: TokenPrompt { tokens, cuts },
             sections,
             profile: house.map(|house| house.name.clone()),
+            opening: tokeniser.opening(&text).to_owned(),
             max_tokens: request.max_tokens.or(house.and_then(|house| house.max_tokens)),
             timings: PlanTimings {
                 plan: arranged - prepared,
@@ -106,6 +112,11 @@ impl Planner {
                 tokenise: rendered.elapsed(),
             },
         })
+    }
+
+    /// Keeps the tokens of an answer for when its client sends it back.
+    pub fn remember(&mut self, spoken: &super::Spoken) {
+        self.tokeniser.remember(spoken);
     }
 
     /// What to keep warm: of each profile the head that all its requests share. A profile without a stable end has none.
@@ -139,14 +150,16 @@ impl Planner {
     /// Answers until the last handle is gone. The body of the planner's thread.
     pub fn run(mut self, inbox: Inbox) {
         while let Ok(command) = inbox.0.recv() {
-            let Command::Plan { request, reply } = command;
-            // Nobody waits for it any more.
-            if reply.is_closed() {
-                continue;
+            match command {
+                // Nobody waits for it any more.
+                Command::Plan { reply, .. } if reply.is_closed() => {}
+                Command::Plan { request, reply } => {
+                    let planned = self.plan(&request);
+                    // A client that left in the meantime wants no answer.
+                    let _ = reply.send(planned);
+                }
+                Command::Remember(spoken) => self.remember(&spoken),
             }
-            let planned = self.plan(&request);
-            // A client that left in the meantime wants no answer.
-            let _ = reply.send(planned);
         }
     }
 

@@ -8,10 +8,11 @@ use std::borrow::Cow;
 use std::iter;
 use std::sync::Arc;
 
+use super::echoes::{Echoes, Spoken};
 use super::memo::Memo;
 use super::sentinel::Controls;
 use crate::engine::{Special, Vocab};
-use crate::request::Token;
+use crate::request::{Owner, Token};
 
 /// Bytes of stretches and their tokens: about 200 conversations of 5,000 tokens with nothing in common.
 const MEMO_BYTES_MAX: usize = 16 << 20;
@@ -27,23 +28,26 @@ pub(super) struct Tokeniser {
     /// Whether the tokens of stretches, one by one, are those of the whole.
     splits: bool,
     stretches: Memo<Box<str>, Box<[Token]>>,
+    echoes: Echoes,
 }
 
 impl Tokeniser {
     pub(super) fn new(vocab: Arc<dyn Vocab>, controls: Arc<Controls>) -> Tokeniser {
-        let mut tokeniser = Tokeniser { vocab, controls, splits: true, stretches: Memo::new(MEMO_BYTES_MAX) };
+        let stretches = Memo::new(MEMO_BYTES_MAX);
+        let mut tokeniser = Tokeniser { vocab, controls, splits: true, stretches, echoes: Echoes::new() };
         let trial = trial(&tokeniser.controls);
-        tokeniser.splits = tokeniser.by_stretch(&trial) == tokeniser.vocab.tokenize(&trial, Special::Parsed);
+        tokeniser.splits =
+            tokeniser.by_stretch(&trial, Owner::Public) == tokeniser.vocab.tokenize(&trial, Special::Parsed);
         if !tokeniser.splits {
             tracing::info!("this vocabulary's tokens depend on what stands beside control tokens: none are remembered");
         }
         tokeniser
     }
 
-    /// The tokens of a rendered prompt: control tokens where they are spelled, text where a sentinel stands, and one
-    /// BOS at the front if the model wants it.
-    pub(super) fn tokenise(&mut self, text: &str) -> Vec<Token> {
-        let mut tokens = if self.splits { self.by_stretch(text) } else { self.whole(text) };
+    /// The tokens of a rendered prompt of `owner`: control tokens where they are spelled, text where a sentinel stands, what
+    /// the model said in the tokens it was said in, and one BOS at the front if the model wants it.
+    pub(super) fn tokenise(&mut self, text: &str, owner: Owner) -> Vec<Token> {
+        let mut tokens = if self.splits { self.by_stretch(text, owner) } else { self.whole(text) };
         if let Some(bos) = self.vocab.bos() {
             let n_bos = tokens.iter().take_while(|&&token| token == bos).count();
             drop(tokens.splice(..n_bos, [bos]));
@@ -51,17 +55,35 @@ impl Tokeniser {
         tokens
     }
 
-    fn by_stretch(&mut self, text: &str) -> Vec<Token> {
-        let Tokeniser { vocab, controls, stretches, .. } = self;
+    /// What stands behind the last control token of a rendered prompt.
+    pub(super) fn opening<'a>(&self, text: &'a str) -> &'a str {
+        let end = self.controls.find(text).last().map_or(0, |(range, _)| range.end);
+        &text[end..]
+    }
+
+    /// Keeps the tokens of an answer. Without stretches nothing can be kept.
+    pub(super) fn remember(&mut self, spoken: &Spoken) {
+        if self.splits {
+            let opening = self.vocab.tokenize(&self.controls.restore(&spoken.opening), Special::Text);
+            self.echoes.keep(self.vocab.as_ref(), spoken, &opening);
+        }
+    }
+
+    fn by_stretch(&mut self, text: &str, owner: Owner) -> Vec<Token> {
+        let Tokeniser { vocab, controls, stretches, echoes, .. } = self;
+        let mut append = |stretch: &str, tokens: &mut Vec<Token>| match echoes.get(owner, stretch) {
+            Some(said) => tokens.extend_from_slice(said),
+            None => append_stretch(stretch, vocab.as_ref(), controls, stretches, tokens),
+        };
         // English and JSON have three to four bytes a token.
         let mut tokens = Vec::with_capacity(text.len() / 3);
         let mut start = 0;
         for (range, control) in controls.find(text) {
-            append_stretch(&text[start..range.start], vocab.as_ref(), controls, stretches, &mut tokens);
+            append(&text[start..range.start], &mut tokens);
             tokens.push(control);
             start = range.end;
         }
-        append_stretch(&text[start..], vocab.as_ref(), controls, stretches, &mut tokens);
+        append(&text[start..], &mut tokens);
         tokens
     }
 
@@ -156,7 +178,7 @@ mod tests {
             let mut tokeniser = tokeniser(Bytes::new());
             prop_assert!(tokeniser.splits);
             for text in texts.iter().chain(&texts) {
-                prop_assert_eq!(tokeniser.tokenise(text), Bytes::new().tokenize(text, Special::Parsed));
+                prop_assert_eq!(tokeniser.tokenise(text, Owner::Public), Bytes::new().tokenize(text, Special::Parsed));
             }
         }
 
@@ -164,7 +186,7 @@ mod tests {
         fn a_vocabulary_that_strips_gets_its_own_tokens(text in rendered()) {
             let mut tokeniser = tokeniser(Bytes::stripping());
             prop_assert!(!tokeniser.splits);
-            prop_assert_eq!(tokeniser.tokenise(&text), Bytes::stripping().tokenize(&text, Special::Parsed));
+            prop_assert_eq!(tokeniser.tokenise(&text, Owner::Public), Bytes::stripping().tokenize(&text, Special::Parsed));
         }
     }
 
@@ -174,7 +196,7 @@ mod tests {
             let mut tokeniser = tokeniser(vocab);
             let mut typed = "say <|im_end|> <|im_start|>".to_string();
             assert!(tokeniser.controls.guard(&mut typed).unwrap());
-            let tokens = tokeniser.tokenise(&format!("<|im_start|>{typed}<|im_end|>"));
+            let tokens = tokeniser.tokenise(&format!("<|im_start|>{typed}<|im_end|>"), Owner::Public);
             assert_eq!(Bytes::new().decode(&tokens), "⟦<|im_start|>⟧say <|im_end|> <|im_start|>⟦<|im_end|>⟧");
         }
     }
@@ -182,10 +204,10 @@ mod tests {
     #[test]
     fn one_bos_is_left_of_none_one_and_two() {
         let mut tokeniser = tokeniser(Bytes::with_bos());
-        let tokens = tokeniser.tokenise("<s>text");
+        let tokens = tokeniser.tokenise("<s>text", Owner::Public);
         assert_eq!(tokens[0], BOS);
-        assert_eq!(tokeniser.tokenise("text"), tokens);
-        assert_eq!(tokeniser.tokenise("<s><s>text"), tokens);
-        assert_eq!(tokeniser.tokenise(""), [BOS]);
+        assert_eq!(tokeniser.tokenise("text", Owner::Public), tokens);
+        assert_eq!(tokeniser.tokenise("<s><s>text", Owner::Public), tokens);
+        assert_eq!(tokeniser.tokenise("", Owner::Public), [BOS]);
     }
 }

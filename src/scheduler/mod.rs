@@ -175,6 +175,11 @@ impl SchedulerHandle {
     }
 }
 
+/// Tokens of the largest step: a full prefill, and one token for each sequence that decodes.
+pub fn n_batch(parallel: usize) -> usize {
+    batch::PREFILL_BUDGET + parallel
+}
+
 /// Opens the engine on a thread of its own and starts the loop. Returns when the context stands.
 ///
 /// A pin that cannot fit refuses the start, saying by how many tokens and bytes.
@@ -217,7 +222,7 @@ fn open<M: Model>(
     let context = ContextOptions {
         n_cells: options.n_cells,
         n_seq_max: n_seq_max(options.parallel, options.pins.len(), facts.n_vocab),
-        n_batch: batch::PREFILL_BUDGET + options.parallel,
+        n_batch: n_batch(options.parallel),
         kv_type: options.kv_type,
         n_threads: options.n_threads,
     };

@@ -190,7 +190,14 @@ impl<S> Answer<S> {
     }
 
     /// Ends the answer towards its client and gives what telemetry should know.
-    pub(super) fn end(mut self, finish: Finish, error: Option<String>, n_prompt: usize, now: Instant) -> RequestRecord {
+    pub(super) fn end(
+        mut self,
+        finish: Finish,
+        error: Option<String>,
+        (prompt, generated): (&[Token], &[Token]),
+        now: Instant,
+    ) -> RequestRecord {
+        let n_prompt = prompt.len();
         if matches!(finish, Finish::Length) {
             let rest = self.emission.finish();
             self.send_text(rest);
@@ -204,7 +211,10 @@ impl<S> Answer<S> {
         });
         match error {
             Some(error) => self.send(Event::Failed(error)),
-            None => self.send(Event::Done(Done { finish, cache, n_generated: self.n_generated, timings })),
+            None => {
+                let (n_generated, generated) = (self.n_generated, generated.to_vec());
+                self.send(Event::Done(Done { finish, cache, n_generated, generated, timings }));
+            }
         }
         RequestRecord {
             label: self.label,

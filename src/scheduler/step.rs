@@ -245,6 +245,11 @@ impl<E: Engine> Scheduler<E> {
 
     /// Makes a sequence run; gives it back if it does not fit now. One that cannot ever fit is ended.
     fn try_admit(&mut self, mut sequence: Sequence<E::Sampler>) -> Option<Sequence<E::Sampler>> {
+        let (n_tokens, n_cells) = (sequence.tokens.len(), self.cache.cells().total);
+        if n_tokens > n_cells {
+            self.end(sequence, Finish::Error, Some(format!("prompt has {n_tokens} tokens, context holds {n_cells}")));
+            return None;
+        }
         if let Err(error) = self.make_sampler(&mut sequence) {
             self.end(sequence, Finish::Error, Some(error));
             return None;
@@ -273,8 +278,7 @@ impl<E: Engine> Scheduler<E> {
                     None if !self.running.is_empty() => return Some(sequence),
                     None if self.give_up_pins() => {}
                     None => {
-                        let (n_tokens, n_cells) = (sequence.tokens.len(), self.cache.cells().total);
-                        let error = format!("prompt has {n_tokens} tokens, context holds {n_cells}");
+                        let error = format!("no room for a prompt of {n_tokens} tokens among {n_cells} cells");
                         self.end(sequence, Finish::Error, Some(error));
                         return None;
                     }
@@ -636,7 +640,8 @@ impl<E: Engine> Scheduler<E> {
     fn end(&mut self, sequence: Sequence<E::Sampler>, finish: Finish, error: Option<String>) {
         if let Work::Answer(answer) = sequence.work {
             debug!(key = sequence.key, finish = finish.name(), n_generated = answer.n_generated, "ended");
-            (self.record)(Record::Request(answer.end(finish, error, sequence.n_prompt, Instant::now())));
+            let tokens = sequence.tokens.split_at(sequence.n_prompt);
+            (self.record)(Record::Request(answer.end(finish, error, tokens, Instant::now())));
         }
     }
 

@@ -329,6 +329,16 @@ fn an_answer_that_fills_the_context_ends_with_length() {
 }
 
 #[test]
+fn a_prompt_longer_than_the_context_is_refused_and_the_next_one_answered() {
+    let house = house(Setup { n_cells: 512, ..Setup::default() });
+    let mut answer = house.submit(ALICE, &text('x', 513), 1);
+    let expected = Event::Failed("prompt has 513 tokens, context holds 512".to_owned());
+    assert_eq!(answer.blocking_recv(), Some(expected));
+    assert_eq!(house.ask(ALICE, "?", 1).0, cold("?", 1));
+    house.is_empty();
+}
+
+#[test]
 fn pins_are_warmed_in_the_background_and_shared_by_all() {
     let policy = text('p', 700);
     let pins = vec![pin("house", &policy), pin("study", &format!("{policy}{}", text('s', 300)))];

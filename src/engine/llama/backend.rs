@@ -1,7 +1,7 @@
 //! Defines the one *backend* of the process (llama.cpp's global state) and where its log goes.
 //!
 //! llama.cpp reports why a load failed only in its log. So the log is routed into `tracing`, target `llama`, and its
-//! errors can be collected while a call runs. llama.cpp's `info` is detail here: a load writes a hundred such lines.
+//! errors are collected while a call runs, for the caller to tell them once. llama.cpp's `info` is detail here: a load writes a hundred such lines.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
@@ -25,9 +25,9 @@ pub(super) fn backend() -> &'static LlamaBackend {
 
 /// Runs `call` and returns with its result the errors that llama.cpp logged on this thread meanwhile.
 pub(super) fn with_errors<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
-    LOG.with_borrow_mut(|log| log.errors.clear());
+    LOG.with_borrow_mut(|log| log.errors = Some(Vec::new()));
     let result = call();
-    (result, LOG.with_borrow_mut(|log| std::mem::take(&mut log.errors)))
+    (result, LOG.with_borrow_mut(|log| log.errors.take()).unwrap_or_default())
 }
 
 /// A line of the log comes in pieces; a piece without a line feed is continued by the next.
@@ -35,7 +35,8 @@ pub(super) fn with_errors<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
 struct Log {
     line: String,
     level: sys::ggml_log_level,
-    errors: Vec<String>,
+    /// `Some` while they are collected.
+    errors: Option<Vec<String>>,
 }
 
 /// More errors than this explain nothing more.
@@ -64,12 +65,15 @@ impl Log {
             return;
         }
         match self.level {
-            sys::GGML_LOG_LEVEL_ERROR => {
-                tracing::error!(target: "llama", "{line}");
-                if self.errors.len() < N_ERRORS_MAX {
-                    self.errors.push(line.to_owned());
+            sys::GGML_LOG_LEVEL_ERROR => match &mut self.errors {
+                Some(errors) => {
+                    tracing::debug!(target: "llama", "{line}");
+                    if errors.len() < N_ERRORS_MAX {
+                        errors.push(line.to_owned());
+                    }
                 }
-            }
+                None => tracing::error!(target: "llama", "{line}"),
+            },
             sys::GGML_LOG_LEVEL_WARN => tracing::warn!(target: "llama", "{line}"),
             sys::GGML_LOG_LEVEL_INFO => tracing::debug!(target: "llama", "{line}"),
             _ => tracing::trace!(target: "llama", "{line}"),

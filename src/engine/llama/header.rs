@@ -126,26 +126,37 @@ impl Header {
         if let Some(n_heads) = n_heads.iter().flatten().max().filter(|n_heads| kv_heads.iter().any(|n| n > n_heads)) {
             return Err(format!("is damaged: more K/V heads in a layer than its {n_heads} heads"));
         }
-        // Layers without K/V heads do not attend: hybrids mix them in.
-        let n_layers = kv_heads.iter().filter(|n_heads| **n_heads > 0).count() as u64;
-        let head_size = match (optional("attention.key_length"), n_heads.and_then(|heads| heads.into_iter().max())) {
-            (Some(size), _) => size,
-            (None, Some(n_heads)) if n_heads > 0 => required("embedding_length")? / n_heads,
-            (None, _) => 0,
+        let width = optional("embedding_length").unwrap_or(0);
+        let default_size = n_heads.and_then(|heads| width.checked_div(heads.into_iter().max()?)).unwrap_or(0);
+        let k_head_size = optional("attention.key_length").unwrap_or(default_size);
+        // Multi-head latent attention holds one latent per token, from which both K and V are made.
+        let is_latent = optional("attention.key_length_mla").is_some_and(|size| size > 0);
+        let v_head_size = match is_latent {
+            true => 0,
+            false => optional("attention.value_length").unwrap_or(default_size),
         };
-        // Layers may differ; the largest gives an upper bound of what a token costs.
-        let n_kv_heads = kv_heads.into_iter().max().unwrap_or(0);
+        let n_kv_heads = kv_heads.iter().copied().max().unwrap_or(0);
+        let head_size = k_head_size.max(v_head_size);
         if n_kv_heads.checked_mul(head_size).is_none_or(|n_numbers| n_numbers > ROW_MAX) {
             return Err(format!("is damaged: {n_kv_heads} K/V heads of {head_size} numbers"));
         }
+        // Layers at the end that predict further tokens are not computed, and others use the K/V of earlier ones.
+        let n_own = n_blocks
+            .saturating_sub(optional("nextn_predict_layers").unwrap_or(0))
+            .saturating_sub(optional("attention.shared_kv_layers").unwrap_or(0));
+        // Every how many layers one attends; the others are recurrent.
+        let interval = optional("full_attention_interval").filter(|interval| *interval > 0).unwrap_or(1) as usize;
+        let attends = |(layer_idx, n_heads): &(usize, u64)| *n_heads > 0 && (layer_idx + 1).is_multiple_of(interval);
+        let kv_heads = kv_heads.into_iter().take(n_own as usize).enumerate().filter(attends).map(|(_, n)| n).collect();
         let n_vocab = match self.values.get("tokenizer.ggml.tokens") {
             Some(Value::Items(n_tokens)) => *n_tokens,
             _ => required("vocab_size")?,
         };
         Ok(ModelFacts {
-            n_layers,
-            n_kv_heads,
-            head_size,
+            kv_heads,
+            k_head_size,
+            v_head_size,
+            width,
             n_vocab,
             n_context_train: required("context_length")?,
             weight_bytes: self.data_bytes,
@@ -369,15 +380,20 @@ mod tests {
     }
 
     fn hybrid() -> Vec<u8> {
-        file(&[
+        with_values(&[("jamba.attention.head_count_kv", ARRAY, numbers(&[0, 2, 0, 2]))])
+    }
+
+    /// Four layers of eight heads, and `values`.
+    fn with_values(values: &[(&str, u32, Vec<u8>)]) -> Vec<u8> {
+        let common = [
             ("general.architecture", TEXT, text("jamba")),
             ("jamba.block_count", UINT32, number(4)),
             ("jamba.context_length", UINT32, number(1024)),
             ("jamba.embedding_length", UINT32, number(64)),
             ("jamba.vocab_size", UINT32, number(100)),
             ("jamba.attention.head_count", UINT32, number(8)),
-            ("jamba.attention.head_count_kv", ARRAY, numbers(&[0, 2, 0, 2])),
-        ])
+        ];
+        file(&[&common[..], values].concat())
     }
 
     fn read(bytes: &[u8]) -> Result<ModelFacts, String> {
@@ -389,8 +405,28 @@ mod tests {
     #[test]
     fn layers_without_kv_heads_do_not_count() {
         let facts = read(&hybrid()).unwrap();
-        assert_eq!((facts.n_layers, facts.n_kv_heads, facts.head_size), (2, 2, 8));
+        assert_eq!((facts.kv_heads, facts.k_head_size, facts.v_head_size), (vec![2, 2], 8, 8));
         assert_eq!((facts.n_vocab, facts.n_context_train, facts.weight_bytes), (100, 1024, 64));
+    }
+
+    #[test]
+    fn layers_that_differ_are_told_apart() {
+        let heads = |values: &[(&str, u32, Vec<u8>)]| read(&with_values(values)).unwrap().kv_heads;
+        assert_eq!(heads(&[]), [8; 4]);
+        assert_eq!(heads(&[("jamba.attention.head_count_kv", ARRAY, numbers(&[1, 2, 4, 8]))]), [1, 2, 4, 8]);
+        assert_eq!(heads(&[("jamba.full_attention_interval", UINT32, number(2))]), [8; 2]);
+        assert_eq!(heads(&[("jamba.attention.shared_kv_layers", UINT32, number(1))]), [8; 3]);
+        assert!(heads(&[("jamba.nextn_predict_layers", UINT32, number(9))]).is_empty());
+    }
+
+    #[test]
+    fn v_can_be_smaller_than_k_or_made_from_it() {
+        let length = |name| (name, UINT32, number(6));
+        let [k, v] = ["jamba.attention.key_length", "jamba.attention.value_length"].map(length);
+        let facts = read(&with_values(std::slice::from_ref(&v))).unwrap();
+        assert_eq!((facts.k_head_size, facts.v_head_size), (8, 6));
+        let facts = read(&with_values(&[k, v, length("jamba.attention.key_length_mla")])).unwrap();
+        assert_eq!((facts.k_head_size, facts.v_head_size), (6, 0));
     }
 
     #[test]

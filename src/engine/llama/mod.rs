@@ -94,6 +94,10 @@ impl Model for LoadedModel {
         &self.facts
     }
 
+    fn memory(&self) -> Memory {
+        self.memory
+    }
+
     fn vocab(&self) -> Arc<dyn Vocab> {
         self.vocab.clone()
     }
@@ -157,10 +161,25 @@ fn params(weights: Weights, mut progress: impl FnMut(f32) + 'static) -> Result<L
 }
 
 fn has_gpu() -> bool {
+    devices().any(|(device, _)| matches!(device, LlamaBackendDeviceType::Gpu | LlamaBackendDeviceType::IntegratedGpu))
+}
+
+/// Bytes of this machine's memory that a model could take, used or not: RAM, and that of GPUs unless they are off.
+pub fn memory_bytes(gpu: Gpu) -> u64 {
+    let counts = |device| match device {
+        LlamaBackendDeviceType::Cpu => true,
+        LlamaBackendDeviceType::Gpu => gpu != Gpu::Off,
+        // Those have no memory but RAM.
+        _ => false,
+    };
+    devices().filter(|&(device, _)| counts(device)).map(|(_, n_bytes)| n_bytes).sum()
+}
+
+/// Kind and bytes of memory of each device that this build can use.
+fn devices() -> impl Iterator<Item = (LlamaBackendDeviceType, u64)> {
     let _initialised = backend::backend();
-    llama_cpp_2::list_llama_ggml_backend_devices()
-        .iter()
-        .any(|device| matches!(device.device_type, LlamaBackendDeviceType::Gpu | LlamaBackendDeviceType::IntegratedGpu))
+    let devices = llama_cpp_2::list_llama_ggml_backend_devices();
+    devices.into_iter().map(|device| (device.device_type, device.memory_total as u64))
 }
 
 /// llama.cpp's first error names the cause; those after it only say that there was one.

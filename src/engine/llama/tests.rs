@@ -85,7 +85,8 @@ fn state(engine: &mut LlamaEngine, seq: u16, n_tokens: usize) -> Vec<u8> {
 #[test]
 fn the_header_gives_the_facts_of_the_formula() {
     let facts = read_facts(&models::smollm2()).unwrap();
-    assert_eq!((facts.architecture.as_str(), facts.n_layers, facts.n_kv_heads, facts.head_size), ("llama", 30, 3, 64));
+    assert_eq!((facts.architecture.as_str(), &facts.kv_heads[..]), ("llama", &[3; 30][..]));
+    assert_eq!((facts.k_head_size, facts.v_head_size, facts.width), (64, 64, 576));
     assert_eq!((facts.n_vocab, facts.n_context_train), (49_152, 8_192));
     assert_eq!(facts.kv_bytes_per_token(KvType::F16), 2 * 30 * 3 * 64 * 2);
     assert!(facts.weight_bytes > 90_000_000 && facts.weight_bytes < 98_362_432, "{}", facts.weight_bytes);

@@ -22,6 +22,17 @@ use super::answer::{Answer, App, Peer, RequestId};
 use super::body;
 use super::error::ApiError;
 use super::routes::json_response;
+use crate::request::Request;
+
+/// The request in the body of a `POST /v1/chat/completions` of `client`, read as the route does: for `hob bench`.
+pub fn parse_chat(body: &[u8], client: &str) -> Result<Request, BadBody> {
+    Ok(request::parse(body, client)?.request)
+}
+
+/// What the route would answer with a 4xx.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct BadBody(#[from] ApiError);
 
 pub(super) async fn chat_completions(
     State(app): State<Arc<App>>,

@@ -73,3 +73,15 @@ async fn pins_and_cells_can_be_watched() {
     insta::assert_snapshot!(running.get("/hob/v1/pins").await.body, @r#"{"pins":[{"name":"house","tokens":3000,"done":3000,"warm":true,"hits":4,"reused":9000}]}"#);
     insta::assert_snapshot!(running.get("/hob/v1/cache").await.body, @r#"{"cells":{"total":64,"free":30,"evictable":20,"pinned":10,"held":4,"reserved":6},"running":2,"waiting":1,"prefill_tokens_per_second":400}"#);
 }
+
+#[tokio::test]
+async fn what_was_said_is_remembered_with_its_tokens() {
+    let running = start(Script::default()).await;
+    for stream in [false, true] {
+        let body = json!({"model": "house", "stream": stream, "messages": [{"role": "user", "content": "oven?"}]});
+        assert_eq!(running.post(body.to_string()).await.status, 200);
+        let spoken = running.fake.script.lock().unwrap().remembered.pop().unwrap();
+        assert_eq!((spoken.opening.as_str(), spoken.text.as_str()), ("assistant\n", "The oven is off."));
+        assert_eq!(spoken.tokens.len(), 6);
+    }
+}

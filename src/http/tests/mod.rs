@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use super::{House, Server};
 use crate::config::{self, Listen};
-use crate::prompt::{PlanFailure, PlanTimings, Planned, PromptError};
+use crate::prompt::{PlanFailure, PlanTimings, Planned, PromptError, Spoken};
 use crate::request::{CacheUse, Done, Event, Finish, MissCause, Request, Timings, Token, TokenPrompt};
 use crate::scheduler::{Status, Submission, SubmitError};
 
@@ -36,6 +36,8 @@ struct Script {
     /// Sent as soon as a request is submitted.
     events: Vec<Event>,
     refusal: Option<SubmitError>,
+    /// What the planner was asked to know again.
+    remembered: Vec<Spoken>,
 }
 
 impl Default for Script {
@@ -50,6 +52,7 @@ impl Default for Script {
                 Event::Done(done(Finish::Stop)),
             ],
             refusal: None,
+            remembered: Vec::new(),
         }
     }
 }
@@ -72,6 +75,7 @@ fn done(finish: Finish) -> Done {
         finish,
         cache: CACHE,
         n_generated: 6,
+        generated: (0..6).map(Token).collect(),
         timings: Timings {
             queue: Duration::from_micros(1_250),
             ttft: Some(Duration::from_millis(40)),
@@ -102,10 +106,15 @@ impl House for Fake {
                 sections: Vec::new(),
                 profile: Some("house".to_owned()),
                 max_tokens,
+                opening: "assistant\n".to_owned(),
                 timings: PlanTimings::default(),
             })
         }
         .boxed()
+    }
+
+    fn remember(&self, spoken: Spoken) {
+        self.script.lock().unwrap().remembered.push(spoken);
     }
 
     fn submit(&self, submission: Submission) -> Result<(), SubmitError> {

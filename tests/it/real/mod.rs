@@ -1,3 +1,10 @@
-//! The real engine with the demo model.
+//! Tests with a real model. Each loads it and computes on all cores, so they run one after the other.
 
+mod exactness;
 mod home_assistant;
+mod house;
+mod other_models;
+mod recording;
+mod sharing;
+mod solo;
+mod tiny;

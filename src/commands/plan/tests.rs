@@ -1,0 +1,232 @@
+//! Plans of a small house over the simulated engine, whose every number can be counted by hand.
+
+use crate::engine::simulated::{Attention, SimulatedModel};
+use crate::prompt::Document;
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+fn house(context: usize) -> Config {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.toml");
+    std::fs::write(&file, format!("telemetry.path = \"t\"\nmodel.name = \"simulated\"\nmodel.context = {context}"))
+        .unwrap();
+    let mut config = Config::load(&file).unwrap();
+    config.file = "config.toml".into();
+    config.model.path = "/models/simulated.gguf".into();
+    config
+}
+
+fn profile(name: &str) -> Profile {
+    Profile {
+        name: name.to_owned(),
+        system: "You are the house.\n".to_owned(),
+        tools: vec![r#"{"type":"function","function":{"name":"light"}}"#.to_owned()],
+        documents: vec![
+            Document { title: "handbook".to_owned(), text: "The key is under the mat.".to_owned() },
+            Document { title: "calendar".to_owned(), text: "Paper bin: Tuesday.".to_owned() },
+        ],
+        max_tokens: None,
+    }
+}
+
+fn plan(config: &Config, profiles: &[&str], machine_bytes: u64) -> Plan {
+    let profiles = profiles.iter().map(|name| profile(name)).collect();
+    Plan::of(config, profiles, &SimulatedModel::new(), machine_bytes).unwrap()
+}
+
+fn printed(plan: &Plan, format: Format) -> String {
+    let mut out = Vec::new();
+    plan.write(format, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_plan_can_be_read_by_people() {
+    let plan = plan(&house(4000), &["house"], GIB);
+    assert_eq!(plan.exit_code(), 0);
+    insta::assert_snapshot!(printed(&plan, Format::Plain), @r"
+    model   simulated (/models/simulated.gguf)
+            simulated: 1 layers with K/V, 1 KV heads each, head size 4, trained for 1,048,576 tokens
+            Share and cut anywhere: conversations stand on a common beginning without a copy of it.
+
+    K/V     2 × 1 layers × 1 KV heads × head size 4 × 2 bytes (f16) = 16 bytes a token
+            × 4,096 tokens (model.context) = 65,536 bytes = 64.0 KiB
+
+    profile house: 311 tokens, 4.9 KiB, computed once and kept
+              policy             fixed          ~18  288 bytes  system text
+              tools              fixed          ~47  752 bytes  by the template  cut at 77
+              document handbook  document       ~25  400 bytes  first exchange
+              document calendar  document       ~19  304 bytes  first exchange   cut at 311
+              around them                      ~202
+
+    pins    311 of 4,096 tokens are the profiles' for good (4.9 KiB)
+            3,785 stay for conversations; 512 must
+
+    memory  weights                        0 bytes
+            K/V                           64.0 KiB
+            to compute a step             ~2.3 MiB
+            logits of all sequences     ~259.0 KiB
+            together                      ~2.6 MiB  of 1.0 GiB in this machine
+
+    It fits.
+    ");
+}
+
+#[test]
+fn a_plan_can_be_read_by_programs() {
+    insta::assert_snapshot!(printed(&plan(&house(4000), &["house"], GIB), Format::Json), @r#"
+    {
+      "fits": true,
+      "model": {
+        "name": "simulated",
+        "path": "/models/simulated.gguf",
+        "architecture": "simulated",
+        "n_layers": 1,
+        "n_kv_heads": 1,
+        "n_kv_heads_all": 1,
+        "k_head_size": 4,
+        "v_head_size": 4,
+        "n_vocab": 259,
+        "n_context_train": 1048576,
+        "shares": true
+      },
+      "kv": {
+        "type": "f16",
+        "number_bytes": [
+          2,
+          1
+        ],
+        "bytes_per_token": 16,
+        "n_cells": 4096,
+        "bytes": 65536
+      },
+      "profiles": [
+        {
+          "name": "house",
+          "n_tokens": 311,
+          "kv_bytes": 4976,
+          "sections": [
+            {
+              "name": "policy",
+              "class": "fixed",
+              "n_tokens": 18,
+              "kv_bytes": 288,
+              "lands": "system_text",
+              "cut": null
+            },
+            {
+              "name": "tools",
+              "class": "fixed",
+              "n_tokens": 47,
+              "kv_bytes": 752,
+              "lands": "template",
+              "cut": 77
+            },
+            {
+              "name": "document handbook",
+              "class": "document",
+              "n_tokens": 25,
+              "kv_bytes": 400,
+              "lands": "first_exchange",
+              "cut": null
+            },
+            {
+              "name": "document calendar",
+              "class": "document",
+              "n_tokens": 19,
+              "kv_bytes": 304,
+              "lands": "first_exchange",
+              "cut": 311
+            }
+          ],
+          "n_tokens_around": 202
+        }
+      ],
+      "pins": {
+        "n_tokens": 311,
+        "kv_bytes": 4976,
+        "n_left": 3785,
+        "n_left_min": 512
+      },
+      "memory": {
+        "weights": 0,
+        "kv": 65536,
+        "compute": 2432560,
+        "output": 265216,
+        "total": 2763312,
+        "machine": 1073741824
+      },
+      "misfits": [],
+      "warnings": []
+    }
+    "#);
+}
+
+#[test]
+fn pins_that_do_not_fit_are_told_with_what_would_do() {
+    let plan = plan(&house(512), &["house"], GIB);
+    assert_eq!(plan.exit_code(), 78);
+    insta::assert_snapshot!(plan.misfits[0].fault, @"config.toml: model.context = 512: the profiles need 311 tokens and 512 must stay for requests: 311 tokens too few, which are 4.9 KiB of K/V; model.context = 1024 would do, or shorter profiles");
+    // What it names does fit, and nothing smaller.
+    let [remedy] = &plan.misfits[0].remedies[..] else { panic!("{:?}", plan.misfits) };
+    let context: usize = remedy.strip_prefix("model.context = ").unwrap().parse().unwrap();
+    assert!(self::plan(&house(context), &["house"], GIB).fits);
+    assert!(!self::plan(&house(context - CELLS_STEP), &["house"], GIB).fits);
+}
+
+#[test]
+fn memory_that_is_not_there_is_told_with_what_would_do() {
+    let config = house(1 << 19);
+    let needed = plan(&config, &["house"], GIB).memory;
+    // With half of the K/V's bytes missing, quantised K/V or a shorter context fit.
+    let machine_bytes = needed.total - needed.kv / 2 + needed.kv / 16;
+    let plan = plan(&config, &["house"], machine_bytes);
+    let [misfit] = &plan.misfits[..] else { panic!("{:?}", plan.misfits) };
+    assert_eq!(misfit.missing_bytes, needed.total - machine_bytes);
+    assert_eq!(misfit.remedies[0], "model.kv_type = \"q8_0\"");
+    let context: usize = misfit.remedies[1].strip_prefix("model.context = ").unwrap().parse().unwrap();
+    let fits = |context| self::plan(&house(context), &["house"], machine_bytes).fits;
+    assert!(fits(context) && !fits(context + CELLS_STEP));
+
+    let nothing = self::plan(&config, &["house"], 0);
+    assert!(nothing.misfits[0].remedies.is_empty());
+    assert!(nothing.misfits[0].fault.problem.ends_with("take a smaller model, or one with fewer bits per weight"));
+}
+
+#[test]
+fn what_profiles_share_is_counted_once_where_it_can_be_shared() {
+    let config = house(4096);
+    let [alone, both] = [&["house"][..], &["house", "twin"]].map(|names| plan(&config, names, GIB).pins.n_tokens);
+    assert_eq!(alone, both);
+    let windowed = SimulatedModel::new().attention(Attention::Window(64));
+    let copies = Plan::of(&config, vec![profile("house"), profile("twin")], &windowed, GIB).unwrap();
+    assert_eq!((copies.pins.n_tokens, copies.model.shares), (2 * alone, false));
+    assert!(printed(&copies, Format::Plain).contains("Whole sequences only"));
+}
+
+#[test]
+fn a_context_beyond_the_trained_one_is_warned() {
+    let mut config = house(4096);
+    assert_eq!(plan(&config, &[], GIB).warnings, []);
+    config.model.context = (1 << 20) + 1;
+    insta::assert_snapshot!(plan(&config, &[], GIB).warnings[0], @"config.toml: model.context = 1048577: the model was trained for 1,048,576 tokens: answers in longer conversations go wrong");
+}
+
+#[test]
+fn a_profile_that_is_not_kept_is_said() {
+    let empty = Profile { system: String::new(), tools: Vec::new(), documents: Vec::new(), ..profile("empty") };
+    let plan = Plan::of(&house(4096), vec![empty], &SimulatedModel::new(), GIB).unwrap();
+    assert_eq!((plan.profiles[0].n_tokens, plan.pins.n_tokens), (None, 0));
+    insta::assert_snapshot!(plan.warnings[0], @r#"config.toml: profile[0] = "empty": is not kept warm: it is empty, or this template ends it with no control token"#);
+}
+
+#[test]
+fn models_whose_layers_differ_have_their_own_formula() {
+    let model = plan(&house(4096), &[], GIB);
+    let (part, kv) = (model.model, model.kv);
+    let mixed = ModelPart { n_layers: 3, n_kv_heads: None, n_kv_heads_all: 7, v_head_size: 2, ..part };
+    let kv = KvPart { kv_type: "q8_0", number_bytes: (34, 32), ..kv };
+    insta::assert_snapshot!(table::formula(&mixed, &kv), @"7 KV heads in 3 layers × (4 numbers of K + 2 of V) × 34/32 bytes (q8_0) = 16 bytes a token");
+}

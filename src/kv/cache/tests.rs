@@ -1,0 +1,157 @@
+//! What the cache counts against what the simulated engine holds: they must agree after every operation, and every computed
+//! token must see what a cold run sees.
+
+use super::*;
+use crate::engine::simulated::{SimulatedEngine, SimulatedModel};
+use crate::engine::{Batch, BatchToken, ContextOptions, KvType, Model};
+
+const ALICE: Owner = Owner::Private([1; 32]);
+const BOB: Owner = Owner::Private([2; 32]);
+
+/// A sequence as the scheduler would run it.
+struct Runner {
+    owner: Owner,
+    tokens: Vec<Token>,
+    standing: Standing,
+    /// Followers have not: their id stands on no leaf.
+    has_computed: bool,
+}
+
+struct House {
+    engine: SimulatedEngine,
+    cache: Cache,
+}
+
+impl House {
+    fn new(n_cells: usize, n_seq_max: usize) -> House {
+        let options = ContextOptions { n_cells, n_seq_max, n_batch: n_cells, kv_type: KvType::F16, n_threads: 1 };
+        let engine = SimulatedModel::new().open(&options).unwrap();
+        House { engine, cache: Cache::new(n_cells, n_seq_max, Memory::Rewindable) }
+    }
+
+    fn stand(&mut self, owner: Owner, text: &str) -> Option<Runner> {
+        let tokens: Vec<Token> = text.bytes().map(|byte| Token(byte.into())).collect();
+        let n = tokens.len();
+        let standing = self.cache.stand(&mut self.engine, owner, &tokens, |n_hit| n - n_hit).unwrap()?;
+        self.check();
+        Some(Runner { owner, tokens, standing, has_computed: false })
+    }
+
+    /// Computes up to `n` tokens and makes them findable.
+    fn compute(&mut self, runner: &mut Runner, n: usize) {
+        let n_past = runner.standing.n_past();
+        let n = n.min(runner.tokens.len() - n_past).min(runner.standing.n_reserved());
+        if n == 0 {
+            return;
+        }
+        runner.has_computed = true;
+        self.cache.occupy(&mut self.engine, &mut runner.standing, n);
+        let seq = runner.standing.seq;
+        let end = n_past + n;
+        let warm = logits(&mut self.engine, seq, &runner.tokens[..end], n_past);
+        let mut cold = House::new(64, 1).engine;
+        assert_eq!(warm, logits(&mut cold, SeqId(0), &runner.tokens[..end], 0), "cached equals cold");
+        self.cache.publish(&mut self.engine, &mut runner.standing, &runner.tokens[..end]).unwrap();
+        self.check();
+    }
+
+    fn advance(&mut self, runner: &mut Runner) {
+        self.cache.advance(&mut self.engine, &mut runner.standing, &runner.tokens).unwrap();
+        let n_reserved = runner.standing.n_reserved();
+        let n_left = runner.tokens.len() - runner.standing.n_past();
+        self.cache.unreserve(&mut runner.standing, n_reserved.saturating_sub(n_left));
+        self.check();
+    }
+
+    fn leave(&mut self, runner: Runner) {
+        let n_past = runner.standing.n_past();
+        self.cache.leave(&mut self.engine, runner.standing, &runner.tokens[..n_past]);
+        self.check();
+    }
+
+    fn check(&self) {
+        self.cache.check();
+        assert_eq!(self.cache.cells().free, self.engine.n_free(), "the engine's free cells are those the cache counts");
+    }
+}
+
+/// Computes `tokens` from position `from` on; the logits behind the last one.
+fn logits(engine: &mut SimulatedEngine, seq: SeqId, tokens: &[Token], from: usize) -> Vec<f32> {
+    let row = |pos| BatchToken { token: tokens[pos], pos, seq, wants_logits: pos + 1 == tokens.len() };
+    engine.decode(&Batch { tokens: (from..tokens.len()).map(row).collect() }).unwrap();
+    engine.logits(tokens.len() - from - 1).unwrap().to_vec()
+}
+
+/// A follower may begin on its owner's own copy of a prefix and go on along the house's: then it stands on the latter alone,
+/// or the cells of the former would be held and counted free.
+#[test]
+fn a_follower_that_changes_paths_gives_the_old_cells_up() {
+    let mut house = House::new(64, 8);
+    let mut own = house.stand(ALICE, "policy").unwrap();
+    house.compute(&mut own, 6);
+    house.leave(own);
+    let mut leader = house.stand(Owner::Public, "policy and tools").unwrap();
+    house.compute(&mut leader, 4);
+    let mut follower = house.stand(ALICE, "policy and tools?").unwrap();
+    assert_eq!(follower.standing.n_past(), 6);
+    house.compute(&mut leader, 12);
+    house.advance(&mut follower);
+    assert_eq!(follower.standing.n_past(), 16);
+    // Alice's own copy is nobody's now.
+    assert!(house.cache.evict(&mut house.engine, EvictionCause::Cells));
+    house.check();
+    assert_eq!(house.cache.cells().free, 64 - 16);
+    house.compute(&mut follower, 1);
+    house.leave(leader);
+    house.leave(follower);
+    assert_eq!(house.cache.cells().evictable, 17);
+}
+
+#[test]
+fn whatever_is_done_the_engine_holds_what_the_cache_counts() {
+    for seed in 0..2_000 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut house = House::new(random.usize(40..90), random.usize(3..9));
+        let mut running: Vec<Runner> = Vec::new();
+        let mut pinned: Vec<Pinned> = Vec::new();
+        for _ in 0..80 {
+            let index = random.usize(0..running.len().max(1));
+            match random.u8(0..12) {
+                0..=3 => {
+                    let owner = *random.choice(&[ALICE, BOB, Owner::Public]).unwrap();
+                    let words = ["aaaa", "ab", "b"];
+                    let n_words = random.usize(1..9);
+                    let text: String = (0..n_words).map(|_| *random.choice(&words).unwrap()).collect();
+                    running.extend(house.stand(owner, &text));
+                }
+                4..=7 if !running.is_empty() => house.compute(&mut running[index], random.usize(1..9)),
+                8 if running.get(index).is_some_and(|runner| !runner.has_computed) => {
+                    house.advance(&mut running[index])
+                }
+                9 if !running.is_empty() => {
+                    let runner = running.swap_remove(index);
+                    house.leave(runner);
+                }
+                10 if !running.is_empty() => {
+                    let Runner { owner, tokens, standing, .. } = running.swap_remove(index);
+                    let tokens = &tokens[..standing.n_past()];
+                    if owner == Owner::Public && !tokens.is_empty() {
+                        pinned.push(house.cache.leave_pinned(&mut house.engine, standing, tokens));
+                    } else {
+                        house.cache.abandon(&mut house.engine, standing, tokens);
+                    }
+                    house.check();
+                }
+                11 if random.bool() && !pinned.is_empty() => house.cache.unpin(pinned.swap_remove(0)),
+                _ => drop(house.cache.evict(&mut house.engine, EvictionCause::Cells)),
+            }
+            house.check();
+        }
+        running.into_iter().for_each(|runner| house.leave(runner));
+        pinned.into_iter().for_each(|pinned| house.cache.unpin(pinned));
+        while house.cache.evict(&mut house.engine, EvictionCause::Cells) {
+            house.check();
+        }
+        assert_eq!((house.cache.cells().free, house.cache.ids().0), (house.cache.cells().total, house.cache.ids().2));
+    }
+}

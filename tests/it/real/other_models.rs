@@ -1,0 +1,170 @@
+//! Models of other memory and other templates than the demo model's. `make test-models` fetches them.
+
+use hob::engine::{KvType, Model};
+use hob::prompt::{Planner, Profile};
+use hob::request::{Client, Dialect, Message, MissCause, Request, Role, Sampling, Token, TokenPrompt};
+use hob::scheduler::Pin;
+
+use super::house::{ALICE, BOB, House, Setup, load, prompt, text};
+use super::solo::max_delta;
+use super::tiny;
+use crate::models;
+
+/// Gemma's file has no template.
+const GEMMA: &str = "{{ bos_token }}{% for m in messages %}{{ '<start_of_turn>' + m.role + '\n' + m.content + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}";
+
+/// Sliding windows are not proved to be cut and shared: whole sequences only.
+#[test]
+fn models_a_windowed_model_reuses_whole_sequences_and_says_what_it_says_cold() {
+    let Some(path) = models::gemma() else { return };
+    let model = load(&path, Some(GEMMA));
+    // The pin is longer than the window of 512 tokens.
+    let policy = [&[model.vocab().bos().unwrap()], &text(&model, "House", 560)[..]].concat();
+    let question = text(&model, "Kitchen", 20);
+    let n_pin = policy.len();
+    let setup = |pins| Setup { kv_type: KvType::F16, pins, ..Setup::default() };
+    let cold = |prompt: &TokenPrompt| House::of(&model, setup(vec![])).ask(ALICE, prompt, 12).text;
+
+    let pin = Pin { name: "house".to_owned(), prompt: prompt(&[&policy]) };
+    let house = House::of(&model, setup(vec![pin]));
+    assert_eq!(house.await_warm().cells.pinned, n_pin);
+    let first = prompt(&[&policy, &question]);
+    let answer = house.ask(ALICE, &first, 12);
+    assert_eq!(answer.n_cached(), n_pin, "the pin is copied whole");
+    assert_eq!(answer.text, cold(&first));
+    assert_eq!(house.log.n_computed(), n_pin + 20 + 11);
+
+    // The conversation goes on at its end: with all it computed, which is all but the last token said.
+    let said = house.log.rows().pop().unwrap().tokens;
+    let next = TokenPrompt { tokens: [&said[..], &text(&model, "Cellar", 15)].concat(), cuts: vec![n_pin, said.len()] };
+    let before = house.log.n_computed();
+    let answer = house.ask(ALICE, &next, 12);
+    assert_eq!(answer.n_cached(), said.len(), "it is taken over at its end");
+    assert_eq!(house.log.n_computed() - before, 15 + 11);
+    assert_eq!(answer.text, cold(&next));
+
+    // Another question behind the same beginning: only the pin is whole.
+    let other = prompt(&[&policy, &question[..10], &text(&model, "Attic", 10)]);
+    let answer = house.ask(ALICE, &other, 12);
+    assert_eq!((answer.n_cached(), answer.done.cache.cause), (n_pin, MissCause::Checkpoint));
+    assert_eq!(answer.text, cold(&other));
+    let status = house.rest();
+    assert_eq!(status.cells.pinned, n_pin);
+}
+
+#[test]
+fn models_a_windowed_model_without_a_pin_computes_a_diverging_request_whole() {
+    let Some(path) = models::gemma() else { return };
+    let model = load(&path, Some(GEMMA));
+    let house = House::of(&model, Setup::default());
+    let [policy, one, two] = [("House", 200), ("Kitchen", 20), ("Cellar", 20)].map(|(name, n)| text(&model, name, n));
+    house.ask(ALICE, &prompt(&[&policy, &one]), 2);
+    let diverging = prompt(&[&policy, &two]);
+    let answer = house.ask(ALICE, &diverging, 2);
+    assert_eq!((answer.n_cached(), answer.done.cache.cause), (0, MissCause::Checkpoint));
+    assert_eq!(house.log.n_computed(), 2 * (220 + 1));
+    assert_eq!(answer.text, House::of(&model, Setup::default()).ask(ALICE, &diverging, 2).text);
+    house.rest();
+}
+
+/// Full attention, a template with tools: shared as the demo model is, tools in their place.
+#[test]
+fn models_qwen_shares_its_tools_and_computes_what_it_computes_alone() {
+    let Some(path) = models::qwen() else { return };
+    let model = load(&path, None);
+    let tool = r#"{"type":"function","function":{"name":"set_lamp","description":"Switches a lamp","parameters":{"type":"object","properties":{"room":{"type":"string"},"on":{"type":"boolean"}},"required":["room","on"]}}}"#;
+    let profile = Profile {
+        name: "house".to_owned(),
+        system: "You keep this house.".to_owned(),
+        tools: vec![tool.to_owned()],
+        documents: vec![],
+        max_tokens: None,
+    };
+    let mut planner = Planner::new(model.vocab(), model.template(), "qwen".to_owned(), vec![profile]).unwrap();
+    assert!(!planner.tools_by_fallback(), "the template has a place for tools");
+    let head = planner.pins().unwrap().remove(0);
+    let n_head = head.prompt.tokens.len();
+    let said = spelled(&*model.vocab(), &head.prompt.tokens);
+    assert!(said.contains("<tools>") && said.contains("\"name\": \"set_lamp\""), "{said}");
+    assert!(said.starts_with("system\nYou keep this house."), "{said}");
+
+    let setup = |pins| Setup { kv_type: KvType::Q8_0, pins, ..Setup::default() };
+    let house = House::of(&model, setup(vec![Pin { name: head.name, prompt: head.prompt }]));
+    house.await_warm();
+    for (owner, question) in [(ALICE, "Turn the kitchen lamp on."), (BOB, "Is it dark in the cellar?")] {
+        let prompt = planner.plan(&request(question)).unwrap().prompt;
+        let shared = house.ask(owner, &prompt, 6);
+        assert_eq!(shared.n_cached(), n_head);
+        assert!(prompt.tokens.len() - n_head < 24, "only the question was computed");
+        // These weights are multiplied in groups of rows, so company moves even q8_0: the cold run is split in the same way.
+        let cold_house = House::of(&model, setup(vec![]));
+        let cold = cold_house.ask(owner, &prompt, 6);
+        assert_eq!((cold.n_cached(), cold.done.cache.cause), (0, MissCause::Cold));
+        assert!(house.log.row(&prompt.tokens).logits == cold_house.log.row(&prompt.tokens).logits, "{question}");
+        assert_eq!(shared.text, cold.text);
+    }
+    assert_eq!(house.rest().pins[0].n_hits, 2);
+}
+
+/// A recurrent state is one value: what is not whole is nothing.
+#[test]
+fn recurrent_and_hybrid_models_reuse_whole_sequences_with_the_logits_of_cold_ones() {
+    for (name, file) in [("mamba", tiny::mamba()), ("jamba", tiny::jamba())] {
+        let model = load(file.path(), Some(GEMMA));
+        let setup = |pins| Setup { pins, ..Setup::default() };
+        let policy = text(&model, "House", 300);
+        let question = text(&model, "Kitchen", 20);
+        let cold = |prompt: &TokenPrompt| {
+            let house = House::of(&model, setup(vec![]));
+            let said = house.ask(ALICE, prompt, 12).text;
+            (said, house.log.row(&prompt.tokens).logits)
+        };
+        let house = House::of(&model, setup(vec![Pin { name: "house".to_owned(), prompt: prompt(&[&policy]) }]));
+        house.await_warm();
+        let first = prompt(&[&policy, &question]);
+        let said_to_first = house.ask(ALICE, &first, 12);
+        assert_eq!(said_to_first.n_cached(), 300, "{name}: the pin is copied whole");
+
+        let said = house.log.rows().pop().unwrap().tokens;
+        let next =
+            TokenPrompt { tokens: [&said[..], &text(&model, "Cellar", 15)].concat(), cuts: vec![300, 320, said.len()] };
+        let said_to_next = house.ask(ALICE, &next, 12);
+        assert_eq!(said_to_next.n_cached(), said.len(), "{name}: taken over at its end");
+
+        let other = prompt(&[&policy, &question[..10], &text(&model, "Attic", 10)]);
+        let said_to_other = house.ask(ALICE, &other, 12);
+        let cache = said_to_other.done.cache;
+        assert_eq!((cache.n_cached, cache.cause), (300, MissCause::Checkpoint), "{name}: and cut nowhere");
+
+        // What was said was computed token by token, and cold in one chunk: sums of floats in another order.
+        let cases = [(first, said_to_first, 0.0), (next, said_to_next, 1e-5), (other, said_to_other, 0.0)];
+        let mut all_logits = Vec::new();
+        for (prompt, answer, tolerated) in cases {
+            let (text, logits) = cold(&prompt);
+            let delta = max_delta(&house.log.row(&prompt.tokens).logits, &logits);
+            assert!(delta <= tolerated, "{name}: off by {delta}");
+            assert_eq!(answer.text, text, "{name}");
+            all_logits.push(logits);
+        }
+        assert!(max_delta(&all_logits[0], &all_logits[2]) > 0.1, "{name} hears what it is told");
+        house.rest();
+    }
+}
+
+fn spelled(vocab: &dyn hob::engine::Vocab, tokens: &[Token]) -> String {
+    let mut bytes = Vec::new();
+    tokens.iter().for_each(|&token| vocab.piece(token, &mut bytes));
+    String::from_utf8(bytes).unwrap()
+}
+
+fn request(question: &str) -> Request {
+    Request {
+        model: "house".to_owned(),
+        messages: vec![Message::text(Role::User, question)],
+        tools: vec![],
+        sampling: Sampling::default(),
+        max_tokens: None,
+        stop: vec![],
+        client: Client { name: "kitchen".to_owned(), salt: None, dialect: Dialect::OpenAi },
+    }
+}

@@ -1,0 +1,174 @@
+//! Writes GGUF files of tiny recurrent models with random weights: what they say means nothing, how they remember does.
+//!
+//! A *hybrid* has layers that attend beside layers that recur. The vocabulary is the 256 bytes.
+
+use std::io::Write;
+
+use tempfile::NamedTempFile;
+
+const N_EMBD: usize = 64;
+const N_INNER: usize = 2 * N_EMBD;
+const N_STATE: usize = 8;
+const N_CONV: usize = 4;
+const N_DT: usize = 4;
+const N_FF: usize = 96;
+const N_VOCAB: usize = 3 + 256;
+
+/// Two recurrent layers.
+pub(super) fn mamba() -> NamedTempFile {
+    let mut tensors = ends();
+    tensors.extend(recurrent_layer(0));
+    tensors.extend(recurrent_layer(1));
+    write("mamba", vec![("mamba.attention.head_count", number(0))], tensors)
+}
+
+/// A recurrent layer and one that attends.
+pub(super) fn jamba() -> NamedTempFile {
+    let mut tensors = ends();
+    tensors.extend(recurrent_layer(0));
+    for (name, n) in [("dt", N_DT), ("b", N_STATE), ("c", N_STATE)] {
+        tensors.push(tensor(format!("blk.0.ssm_{name}_norm.weight"), &[n], Fill::One));
+    }
+    tensors.push(tensor("blk.1.attn_norm.weight", &[N_EMBD], Fill::One));
+    for name in ["q", "k", "v", "output"] {
+        tensors.push(tensor(format!("blk.1.attn_{name}.weight"), &[N_EMBD, N_EMBD], Fill::Random));
+    }
+    for layer in 0..2 {
+        tensors.push(tensor(format!("blk.{layer}.ffn_norm.weight"), &[N_EMBD], Fill::One));
+        for (name, shape) in [("gate", [N_EMBD, N_FF]), ("up", [N_EMBD, N_FF]), ("down", [N_FF, N_EMBD])] {
+            tensors.push(tensor(format!("blk.{layer}.ffn_{name}.weight"), &shape, Fill::Random));
+        }
+    }
+    let heads = vec![("jamba.attention.head_count", number(2)), ("jamba.attention.head_count_kv", numbers(&[0, 2]))];
+    write("jamba", heads, tensors)
+}
+
+enum Fill {
+    One,
+    /// A decay: below zero.
+    Decay,
+    Random,
+}
+
+struct Tensor {
+    name: String,
+    /// The fastest dimension first.
+    shape: Vec<usize>,
+    fill: Fill,
+}
+
+fn tensor(name: impl Into<String>, shape: &[usize], fill: Fill) -> Tensor {
+    Tensor { name: name.into(), shape: shape.to_vec(), fill }
+}
+
+fn ends() -> Vec<Tensor> {
+    vec![
+        tensor("token_embd.weight", &[N_EMBD, N_VOCAB], Fill::Random),
+        tensor("output_norm.weight", &[N_EMBD], Fill::One),
+    ]
+}
+
+fn recurrent_layer(layer: usize) -> Vec<Tensor> {
+    let named = |name: &str, shape: &[usize], fill| tensor(format!("blk.{layer}.{name}"), shape, fill);
+    vec![
+        named("attn_norm.weight", &[N_EMBD], Fill::One),
+        named("ssm_in.weight", &[N_EMBD, 2 * N_INNER], Fill::Random),
+        named("ssm_conv1d.weight", &[N_CONV, N_INNER], Fill::Random),
+        named("ssm_conv1d.bias", &[N_INNER], Fill::Random),
+        named("ssm_x.weight", &[N_INNER, N_DT + 2 * N_STATE], Fill::Random),
+        named("ssm_dt.weight", &[N_DT, N_INNER], Fill::Random),
+        named("ssm_dt.bias", &[N_INNER], Fill::Random),
+        named("ssm_a", &[N_STATE, N_INNER], Fill::Decay),
+        named("ssm_d", &[N_INNER], Fill::One),
+        named("ssm_out.weight", &[N_INNER, N_EMBD], Fill::Random),
+    ]
+}
+
+/// Type and bytes of a value.
+type Value = (u32, Vec<u8>);
+
+fn number(n: usize) -> Value {
+    (4, (n as u32).to_le_bytes().to_vec())
+}
+
+fn real(x: f32) -> Value {
+    (6, x.to_le_bytes().to_vec())
+}
+
+fn string(text: &str) -> Value {
+    (8, [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat())
+}
+
+fn numbers(all: &[usize]) -> Value {
+    array(&all.iter().map(|&n| number(n)).collect::<Vec<Value>>())
+}
+
+fn array(items: &[Value]) -> Value {
+    let head = [&items[0].0.to_le_bytes()[..], &(items.len() as u64).to_le_bytes()].concat();
+    (9, items.iter().fold(head, |bytes, (_, item)| [bytes, item.clone()].concat()))
+}
+
+fn write(architecture: &str, more: Vec<(&str, Value)>, tensors: Vec<Tensor>) -> NamedTempFile {
+    let own = |name: &str| format!("{architecture}.{name}");
+    let names = ["<unk>", "<s>", "</s>"].map(str::to_owned).into_iter();
+    let tokens: Vec<Value> =
+        names.chain((0..256).map(|byte| format!("<0x{byte:02X}>"))).map(|name| string(&name)).collect();
+    let types: Vec<Value> =
+        [2, 3, 3].into_iter().chain([6; 256]).map(|kind: i32| (5, kind.to_le_bytes().to_vec())).collect();
+    let scores: Vec<Value> = (0..N_VOCAB).map(|_| real(0.0)).collect();
+    let mut values = vec![
+        ("general.architecture".to_owned(), string(architecture)),
+        (own("context_length"), number(4096)),
+        (own("embedding_length"), number(N_EMBD)),
+        (own("feed_forward_length"), number(N_FF)),
+        (own("block_count"), number(2)),
+        (own("ssm.conv_kernel"), number(N_CONV)),
+        (own("ssm.inner_size"), number(N_INNER)),
+        (own("ssm.state_size"), number(N_STATE)),
+        (own("ssm.time_step_rank"), number(N_DT)),
+        (own("attention.layer_norm_rms_epsilon"), real(1e-5)),
+        ("tokenizer.ggml.model".to_owned(), string("llama")),
+        ("tokenizer.ggml.tokens".to_owned(), array(&tokens)),
+        ("tokenizer.ggml.token_type".to_owned(), array(&types)),
+        ("tokenizer.ggml.scores".to_owned(), array(&scores)),
+        ("tokenizer.ggml.bos_token_id".to_owned(), number(1)),
+        ("tokenizer.ggml.eos_token_id".to_owned(), number(2)),
+    ];
+    values.extend(more.into_iter().map(|(name, value)| (name.to_owned(), value)));
+
+    let mut file = b"GGUF".to_vec();
+    file.extend(3u32.to_le_bytes());
+    file.extend((tensors.len() as u64).to_le_bytes());
+    file.extend((values.len() as u64).to_le_bytes());
+    for (name, (kind, bytes)) in values {
+        file.extend(string(&name).1);
+        file.extend(kind.to_le_bytes());
+        file.extend(bytes);
+    }
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut data = Vec::new();
+    for Tensor { name, shape, fill } in tensors {
+        file.extend(string(&name).1);
+        file.extend((shape.len() as u32).to_le_bytes());
+        shape.iter().for_each(|&n| file.extend((n as u64).to_le_bytes()));
+        // Type 0: 32-bit floats.
+        file.extend(0u32.to_le_bytes());
+        file.extend((data.len() as u64).to_le_bytes());
+        // Weights about as large as keep a sum over the fastest dimension near one.
+        let scale = 1.7 / (shape[0] as f32).sqrt();
+        for _ in 0..shape.iter().product() {
+            let weight = match fill {
+                Fill::One => 1.0,
+                Fill::Decay => -random.f32() - 0.1,
+                Fill::Random => (2.0 * random.f32() - 1.0) * scale,
+            };
+            data.extend(f32::to_le_bytes(weight));
+        }
+        data.resize(data.len().next_multiple_of(32), 0);
+    }
+    file.resize(file.len().next_multiple_of(32), 0);
+    file.extend(data);
+    let mut written = NamedTempFile::new().unwrap();
+    written.write_all(&file).unwrap();
+    written
+}
