@@ -17,9 +17,9 @@ use crate::models;
 
 /// As Home Assistant was configured.
 pub(crate) const NAME: &str = "qwen3:4b-instruct";
-/// Three conversations of this household do not fit in.
+/// Two conversations of this household fit in, three do not: 18.8 % of the prompt tokens are computed.
 pub(crate) const CONTEXT: usize = 16_384;
-/// All of them do.
+/// All of them fit in, and no prefix is computed twice: 13.6 %.
 const LARGE_CONTEXT: usize = 131_072;
 /// Chat requests of each recording.
 const N_REQUESTS: usize = 34;
@@ -129,7 +129,7 @@ fn with_room_for_all_a_day_computes_so_many_tokens() {
 #[test]
 fn models_with_tools_in_the_template_compute_so_many_tokens() {
     let Some(qwen) = models::qwen() else { return };
-    check(&qwen, Recording::LlamaCpp, CONTEXT, (0, 0));
-    check(&qwen, Recording::Ollama, CONTEXT, (0, 0));
-    check(&qwen, Recording::LlamaCpp, LARGE_CONTEXT, (0, 0));
+    check(&qwen, Recording::LlamaCpp, CONTEXT, (218_982, 40_170));
+    check(&qwen, Recording::Ollama, CONTEXT, (203_262, 37_170));
+    check(&qwen, Recording::LlamaCpp, LARGE_CONTEXT, (218_982, 28_724));
 }

@@ -214,6 +214,10 @@ impl<'a> Talker<'a> {
         self.n_said += 1;
         let marker = format!("marker {}.{} ", self.client, self.n_said);
         let diary = if is_first { format!("{} keeps a diary. ", self.salt()).repeat(8) } else { String::new() };
+        // What the owner's other client may be asking at the same time.
+        if is_first && self.rng.bool() {
+            return Message::text(Role::User, format!("{diary}What is for dinner?"));
+        }
         let detail = "and so on ".repeat(self.rng.usize(..12));
         Message::text(Role::User, format!("{diary}{marker}{detail}?"))
     }
@@ -401,6 +405,30 @@ fn two_hundred_conversations_share_room_for_three() {
     });
     let status = house.await_rest();
     assert_eq!(faults.faults().n_free(), status.cells.free);
+    house.close();
+}
+
+#[test]
+fn a_salt_parts_what_clients_left_and_pins_are_for_all() {
+    let house = House::start(Arc::new(model(Attention::Full)), Setup { profiles: profiles(), ..Setup::default() });
+    house.await_warm();
+    let n_cached = |name: &str, salt: Option<&str>| {
+        let messages = [Message::text(Role::User, "The safe's number is written behind the mirror. Is it safe there?")];
+        let mut body = json!({ "model": name, "messages": wire(&messages), "temperature": 0, "max_tokens": 1 });
+        body["cache_salt"] = salt.into();
+        let usage = Answer::of(&house.ask(&body)).usage;
+        (usage.n_cached, usage.n_prompt - 1)
+    };
+    for name in ["house", MODEL] {
+        // What the model itself is asked has no more than its first token in common with a pin.
+        let n_pinned = if name == MODEL { 1 } else { house.status().pins[0].n_tokens };
+        for salt in [None, Some("alice"), Some("bob")] {
+            assert_eq!(n_cached(name, salt).0, n_pinned, "{name}: what another left is not seen");
+            let (again, all) = n_cached(name, salt);
+            assert_eq!(again, all, "{name}: what one left oneself is");
+        }
+    }
+    house.await_rest();
     house.close();
 }
 
