@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tracing::{info, warn};
@@ -29,6 +30,8 @@ pub enum DaemonError {
     Scheduler(#[from] StartError),
     #[error(transparent)]
     Bind(#[from] BindError),
+    #[error("a thread ended by a panic: {0}; the log says why")]
+    Died(String),
     #[error("a thread could not start")]
     Thread(#[from] std::io::Error),
 }
@@ -126,18 +129,42 @@ impl Daemon {
     }
 
     /// Answers until `stop`, lets running answers end for up to 10 s, then stops every part.
-    pub async fn serve(self, stop: impl Future<Output = ()>) {
+    ///
+    /// A thread that ends by itself has broken an invariant: then the daemon stops too and says so, for a service manager to
+    /// start it anew, instead of refusing every request from then on.
+    pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
         let Daemon { server, rooms, threads } = self;
+        let stop = async {
+            tokio::select! {
+                () = stop => {}
+                () = threads.end() => {}
+            }
+        };
         server.serve(rooms.clone(), stop).await;
         rooms.scheduler.stop();
         // The planner ends when its last door is gone.
         drop(rooms);
-        join(threads.scheduler);
-        threads.telemetry_door.stop();
-        if let Some(telemetry) = threads.telemetry {
-            join(telemetry);
+        let mut died = Vec::new();
+        for (name, thread) in [("scheduler", Some(threads.scheduler)), ("planner", Some(threads.planner))]
+            .into_iter()
+            .chain([("telemetry", threads.telemetry.inspect(|_| threads.telemetry_door.stop()))])
+        {
+            if thread.is_some_and(|thread| thread.join().is_err()) {
+                died.push(name);
+            }
         }
-        join(threads.planner);
+        if died.is_empty() { Ok(()) } else { Err(DaemonError::Died(died.join(", "))) }
+    }
+}
+
+impl Threads {
+    /// Completes when a thread ended that every answer needs. Telemetry may end: answers go on without it.
+    async fn end(&self) {
+        // Rare enough to cost nothing, often enough that a restart is not waited for.
+        const LOOK_EVERY: Duration = Duration::from_secs(1);
+        while !self.scheduler.is_finished() && !self.planner.is_finished() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 }
 
@@ -195,12 +222,6 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
     std::thread::Builder::new().name(name.to_owned()).spawn(run)
 }
 
-fn join(thread: JoinHandle<()>) {
-    if thread.join().is_err() {
-        warn!("a thread ended by a panic");
-    }
-}
-
 /// An error with its causes, on one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -210,4 +231,44 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::engine::simulated::SimulatedModel;
+    use crate::request::{Owner, Sampling, Token, TokenPrompt};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_thread_that_ends_by_itself_ends_the_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        let text =
+            format!("[server]\nlisten = [\"127.0.0.1:0\"]\n[telemetry]\npath = {:?}", folder.path().join("t.sqlite"));
+        std::fs::write(&file, text).unwrap();
+        let config = Config::load(&file).unwrap();
+        let model = SimulatedModel::new();
+        let faults = model.faults();
+        let server = Server::bind(&config.server).await.unwrap();
+        let daemon = Daemon::start(&config, Vec::new(), Arc::new(model), server).unwrap();
+        faults.panic_at_next_decode();
+        let (events, _receiver) = mpsc::channel(8);
+        let submitted = daemon.scheduler().submit(Submission {
+            prompt: TokenPrompt { tokens: vec![Token(1); 3], cuts: vec![] },
+            sampling: Sampling::default(),
+            max_tokens: Some(1),
+            stop: vec![],
+            owner: Owner::Public,
+            received: Instant::now(),
+            label: Default::default(),
+            events,
+        });
+        assert_eq!(submitted, Ok(()));
+        let ended = daemon.serve(std::future::pending()).await;
+        assert_eq!(ended.unwrap_err().to_string(), "a thread ended by a panic: scheduler; the log says why");
+    }
 }

@@ -47,7 +47,7 @@ pub fn serve(config: &Config, mut out: impl Write + Send + 'static) -> Result<()
             // A closed pipe must not end the daemon.
             let _ = out.write_all(welcome.as_bytes()).and_then(|()| out.flush());
         });
-        daemon.serve(stop_signal()?).await;
+        daemon.serve(stop_signal()?).await?;
         Ok(())
     })
 }
@@ -75,7 +75,7 @@ async fn show_warming(scheduler: SchedulerHandle) {
     let n_done = |status: &Status| status.pins.iter().map(|pin| pin.n_done).sum::<usize>();
     let bar = io::stderr().is_terminal().then(|| Progress::tokens("warming", n_tokens as u64));
     let mut last_line = Instant::now();
-    while !status.pins.iter().all(|pin| pin.is_warm) {
+    while !status.pins.iter().all(|pin| pin.is_warm || pin.has_failed) {
         match &bar {
             Some(bar) => bar.set(n_done(&status) as u64),
             None if last_line.elapsed() >= LINE_EVERY => {

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::{
     Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, Model, ModelFacts,
@@ -45,6 +45,7 @@ pub struct SimulatedModel {
 #[derive(Clone, Default)]
 pub struct Faults {
     failures: Arc<AtomicUsize>,
+    panics: Arc<AtomicBool>,
     n_computed: Arc<AtomicUsize>,
     n_free: Arc<AtomicUsize>,
     gate: Arc<AtomicUsize>,
@@ -74,6 +75,11 @@ impl Faults {
     /// Takes the gate away.
     pub fn open_gate(&self) {
         self.gate.store(0, Ordering::SeqCst);
+    }
+
+    /// Lets the next call of `decode` panic, as a broken invariant would.
+    pub fn panic_at_next_decode(&self) {
+        self.panics.store(true, Ordering::SeqCst);
     }
 
     fn take_failure(&self) -> bool {
@@ -311,6 +317,7 @@ impl Engine for SimulatedEngine {
 
     fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
         self.faults.pass_gate();
+        assert!(!self.faults.panics.load(Ordering::SeqCst), "a test asked for this panic");
         let n_tokens = batch.tokens.len();
         if n_tokens == 0 || n_tokens > self.limits.n_batch {
             return Err(DecodeError::Failed(format!("a batch of {n_tokens}: must be 1 to {}", self.limits.n_batch)));

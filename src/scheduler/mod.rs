@@ -74,6 +74,8 @@ pub struct PinStatus {
     pub n_tokens: usize,
     pub n_done: usize,
     pub is_warm: bool,
+    /// Warming failed too often to be tried again: `/ready` says `degraded` after `start_wait`.
+    pub has_failed: bool,
     /// Requests that stood on it, and tokens they did not compute.
     pub n_hits: u64,
     pub n_reused: u64,

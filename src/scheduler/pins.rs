@@ -121,6 +121,7 @@ impl Pins {
                 n_tokens,
                 n_done,
                 is_warm,
+                has_failed: !is_warm && entry.n_failures >= TRIES,
                 n_hits: entry.n_hits,
                 n_reused: entry.n_reused,
             }

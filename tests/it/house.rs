@@ -64,7 +64,7 @@ impl House {
                 let daemon = Daemon::start(&config, setup.profiles, model, server).unwrap();
                 let [Listen::Tcp(address)] = daemon.addresses()[..] else { panic!("it listens on one port") };
                 started.send((address, daemon.scheduler())).unwrap();
-                daemon.serve(async { drop(stopped.await) }).await;
+                daemon.serve(async { drop(stopped.await) }).await.unwrap();
             });
         });
         let (address, scheduler) = address_and_door.recv().expect("the daemon starts");

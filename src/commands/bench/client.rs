@@ -29,7 +29,7 @@ pub(super) struct Running<'a> {
     agent: ureq::Agent,
     address: Listen,
     stop: oneshot::Sender<()>,
-    served: JoinHandle<()>,
+    served: JoinHandle<Result<(), DaemonError>>,
     folder: PathBuf,
 }
 
@@ -85,7 +85,8 @@ impl<'a> Running<'a> {
         let (stop, stopped) = oneshot::channel();
         // Dropping the sender stops it, too.
         let served = runtime.spawn(daemon.serve(async { drop(stopped.await) }));
-        let is_warm = runtime.block_on(status.wait_for(|status| status.pins.iter().all(|pin| pin.is_warm)));
+        let is_warm =
+            runtime.block_on(status.wait_for(|status| status.pins.iter().all(|pin| pin.is_warm || pin.has_failed)));
         is_warm.map_err(|_| BenchError::Answer("the daemon ended before it was warm".to_owned()))?;
         let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
         Ok(Running { runtime, agent, address, stop, served, folder })

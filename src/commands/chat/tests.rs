@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::config::Config;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, DaemonError};
 use crate::engine::simulated::{Faults, SimulatedModel};
 use crate::http::Server;
 use crate::prompt::Profile;
@@ -19,7 +19,7 @@ struct House {
     faults: Faults,
     scheduler: SchedulerHandle,
     stop: oneshot::Sender<()>,
-    served: JoinHandle<()>,
+    served: JoinHandle<Result<(), DaemonError>>,
     _folder: tempfile::TempDir,
 }
 
@@ -64,7 +64,7 @@ impl House {
 
     async fn stop(self) {
         self.stop.send(()).unwrap();
-        self.served.await.unwrap();
+        self.served.await.unwrap().unwrap();
     }
 }
 

@@ -6,7 +6,15 @@ use super::*;
 use crate::scheduler::{Cells, PinStatus};
 
 fn pin(name: &str, n_done: usize) -> PinStatus {
-    PinStatus { name: name.into(), n_tokens: 3_000, n_done, is_warm: n_done == 3_000, n_hits: 4, n_reused: 9_000 }
+    PinStatus {
+        name: name.into(),
+        n_tokens: 3_000,
+        n_done,
+        is_warm: n_done == 3_000,
+        has_failed: false,
+        n_hits: 4,
+        n_reused: 9_000,
+    }
 }
 
 fn script(pins: Vec<PinStatus>, prefill_tokens_per_second: u64) -> Script {
