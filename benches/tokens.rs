@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use hob::engine::{ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
-use hob::prompt::Planner;
+use hob::prompt::{Moment, Planner};
 use hob::request::{Client, Dialect, Message, Request, Role, Sampling, Token, ToolCall};
 
 /// Words as tokens, with as many control tokens as Llama 3 has.
@@ -108,15 +108,17 @@ fn household(system_start: &str) -> Request {
         max_tokens: None,
         stop: vec![],
         client: Client { name: "bench".into(), salt: None, dialect: Dialect::OpenAi },
+        conversation: None,
+        layout: None,
     }
 }
 
 fn plan(criterion: &mut Criterion) {
     let mut planner = planner();
     let request = household("");
-    let n_tokens = planner.plan(&request).unwrap().prompt.tokens.len();
+    let n_tokens = planner.plan(&request, &Moment::utc(0)).unwrap().prompt.tokens.len();
     criterion.bench_function(&format!("plan, {n_tokens} tokens seen before"), |bencher| {
-        bencher.iter(|| planner.plan(&request).unwrap())
+        bencher.iter(|| planner.plan(&request, &Moment::utc(0)).unwrap())
     });
 
     let mut continued = request.clone();
@@ -124,8 +126,9 @@ fn plan(criterion: &mut Criterion) {
         ToolCall { id: Some("1".into()), name: "tool_3".into(), arguments: r#"{"name": "kitchen ceiling"}"#.into() };
     continued.messages.push(Message { tool_calls: vec![call], ..Message::text(Role::Assistant, "") });
     continued.messages.push(Message::text(Role::Tool, "done"));
-    criterion
-        .bench_function("plan, tool-loop continuation", |bencher| bencher.iter(|| planner.plan(&continued).unwrap()));
+    criterion.bench_function("plan, tool-loop continuation", |bencher| {
+        bencher.iter(|| planner.plan(&continued, &Moment::utc(0)).unwrap())
+    });
 
     let mut minute = 0;
     criterion.bench_function("plan, new system text", |bencher| {
@@ -134,7 +137,7 @@ fn plan(criterion: &mut Criterion) {
                 minute += 1;
                 household(&format!("The time is {minute}.\n"))
             },
-            |request| planner.plan(&request).unwrap(),
+            |request| planner.plan(&request, &Moment::utc(0)).unwrap(),
             BatchSize::SmallInput,
         )
     });

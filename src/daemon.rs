@@ -17,10 +17,13 @@ use tracing::{info, warn};
 use crate::config::{Config, Listen};
 use crate::engine::Model;
 use crate::http::{BindError, House, Server};
-use crate::prompt::{Head, PlanFailure, Planned, Planner, PlannerHandle, Profile, PromptError, Spoken};
+use crate::prompt::{Head, Layout, PlanFailure, Planned, Planner, PlannerHandle, Profile, PromptError, Spoken};
 use crate::request::Request;
 use crate::scheduler::{self, Pin, SchedulerHandle, StartError, Status, Submission, SubmitError};
 use crate::telemetry::{self, Store, TelemetryHandle};
+
+/// In the state folder: what was learnt of how clients' prompts change. Private text.
+const LAYOUT: &str = "layout";
 
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
@@ -88,7 +91,12 @@ impl Daemon {
     ) -> Result<Daemon, DaemonError> {
         let (telemetry_door, records) = telemetry::inbox();
         let models = model_names(config, &profiles);
-        let mut planner = Planner::new(model.vocab(), model.template(), config.model.name.clone(), profiles)?;
+        let planner = Planner::new(model.vocab(), model.template(), config.model.name.clone(), profiles)?;
+        let mut planner = planner.with_layout(Layout {
+            mode: config.layout.mode,
+            n_context_tokens: config.model.context,
+            file: Some(config.state_folder.join(LAYOUT)).filter(|file| file.is_absolute()),
+        });
         let pins = pins(&mut planner)?.into_iter().map(|head| Pin { name: head.name, prompt: head.prompt }).collect();
         let (planner_door, inbox) = PlannerHandle::new(config.server.queue);
         let planner = spawn("hob-planner", move || planner.run(inbox))?;

@@ -23,6 +23,33 @@ pub struct Request {
     /// Texts that end the answer; they are not part of it.
     pub stop: Vec<String>,
     pub client: Client,
+    /// The client's own name for the conversation, if it gives one.
+    pub conversation: Option<String>,
+    /// The request's own wish; `None`: as configured.
+    pub layout: Option<LayoutMode>,
+}
+
+/// What hob may do with what changes in a client's own prompt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LayoutMode {
+    /// Nothing is read or changed.
+    Off,
+    /// Nothing is changed; what would be gained is said.
+    Observe,
+    /// Clocks, list items, rows and `key: value` lines may move.
+    Safe,
+    /// Prose may move, too.
+    Optimise,
+}
+
+impl LayoutMode {
+    /// Each with the word that stands in configurations and headers.
+    pub const NAMES: [(&str, LayoutMode); 4] = [
+        ("off", LayoutMode::Off),
+        ("observe", LayoutMode::Observe),
+        ("safe", LayoutMode::Safe),
+        ("optimise", LayoutMode::Optimise),
+    ];
 }
 
 /// Who asks. Without keys a client is its source address.

@@ -11,11 +11,12 @@ use std::time::Duration;
 use toml::Value;
 
 use super::fault::Faults;
-use super::raw::{Field, Raw, RawModel, RawProfile, RawServer, RawTelemetry};
+use super::raw::{Field, Raw, RawLayout, RawModel, RawProfile, RawServer, RawTelemetry};
 use super::threads::Processors;
 use super::units::{parse_duration, parse_size, write_duration, write_size};
-use super::{Config, Gpu, GpuLayers, Listen, Model, ProfileFiles, Server, Telemetry};
+use super::{Config, Gpu, GpuLayers, Layout, Listen, Model, ProfileFiles, Server, Telemetry};
 use crate::engine::KvType;
+use crate::request::LayoutMode;
 
 /// 8088 is nobody's registered default among the servers that a house usually runs.
 const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8088);
@@ -43,6 +44,7 @@ pub(super) fn check(raw: Raw, surroundings: &Surroundings, faults: &mut Faults) 
     let mut checker = Checker { surroundings, faults };
     let server = checker.server(raw.server);
     let model = checker.model(raw.model);
+    let layout = checker.layout(raw.layout);
     let telemetry = checker.telemetry(raw.telemetry);
     let profiles = checker.profiles(raw.profiles, &model.name);
     Config {
@@ -51,6 +53,7 @@ pub(super) fn check(raw: Raw, surroundings: &Surroundings, faults: &mut Faults) 
         state_folder: surroundings.state_folder.clone().unwrap_or_default(),
         server,
         model,
+        layout,
         telemetry,
         profiles,
     }
@@ -98,6 +101,10 @@ impl Checker<'_> {
             },
             chat_template: self.path("model.chat_template", raw.chat_template),
         }
+    }
+
+    fn layout(&mut self, raw: RawLayout) -> Layout {
+        Layout { mode: self.choice("layout.mode", raw.mode, &LayoutMode::NAMES) }
     }
 
     fn telemetry(&mut self, raw: RawTelemetry) -> Telemetry {

@@ -27,6 +27,7 @@ use self::raw::Raw;
 use self::threads::Processors;
 pub use crate::engine::{Gpu, GpuLayers};
 use crate::engine::{KvType, Threads};
+use crate::request::LayoutMode;
 
 impl Config {
     /// Reads and checks `file`.
@@ -77,6 +78,7 @@ pub struct Config {
     pub state_folder: PathBuf,
     pub server: Server,
     pub model: Model,
+    pub layout: Layout,
     pub telemetry: Telemetry,
     pub profiles: Vec<ProfileFiles>,
 }
@@ -126,6 +128,12 @@ pub struct Model {
     pub threads: Threads,
     /// A Jinja file that replaces the model's own template.
     pub chat_template: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layout {
+    /// Of requests that do not choose.
+    pub mode: LayoutMode,
 }
 
 #[derive(Clone, Debug, PartialEq)]

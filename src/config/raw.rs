@@ -42,6 +42,7 @@ section!(RawModel {
     threads: i64,
     chat_template: String,
 });
+section!(RawLayout { mode: String });
 section!(RawTelemetry { path: String, keep_days: i64, flush_seconds: i64 });
 section!(RawProfile { name: String, system: String, tools: String, documents: Vec<String>, max_tokens: i64, });
 
@@ -49,18 +50,19 @@ section!(RawProfile { name: String, system: String, tools: String, documents: Ve
 pub(super) const SECTIONS: &[(&str, &[&str])] = &[
     ("server", RawServer::KEYS),
     ("model", RawModel::KEYS),
+    ("layout", RawLayout::KEYS),
     ("telemetry", RawTelemetry::KEYS),
     ("profile", RawProfile::KEYS),
 ];
 
 /// Names that belong to planned capabilities: whoever writes them should not be told of a typing error.
-const PLANNED: &[&str] =
-    &["cache", "layout", "client", "server.allowed_hosts", "model.idle_release", "telemetry.prompts"];
+const PLANNED: &[&str] = &["cache", "client", "server.allowed_hosts", "model.idle_release", "telemetry.prompts"];
 
 #[derive(Default)]
 pub(super) struct Raw {
     pub(super) server: RawServer,
     pub(super) model: RawModel,
+    pub(super) layout: RawLayout,
     pub(super) telemetry: RawTelemetry,
     pub(super) profiles: Vec<RawProfile>,
 }
@@ -82,6 +84,7 @@ impl Raw {
             match name.as_str() {
                 "server" => raw.server = section(&name, value, RawServer::KEYS, faults),
                 "model" => raw.model = section(&name, value, RawModel::KEYS, faults),
+                "layout" => raw.layout = section(&name, value, RawLayout::KEYS, faults),
                 "telemetry" => raw.telemetry = section(&name, value, RawTelemetry::KEYS, faults),
                 "profile" => raw.profiles = profiles(value, faults),
                 _ => unknown(&name, &name, SECTIONS.iter().map(|(section, _)| (*section).to_owned()), faults),

@@ -102,6 +102,9 @@ fn an_empty_file_means_the_defaults() {
             },
             chat_template: None,
         },
+        layout: Layout {
+            mode: Off,
+        },
         telemetry: Telemetry {
             path: "/var/lib/hob/hob.sqlite",
             keep_days: 90,
@@ -288,14 +291,12 @@ fn a_key_of_a_later_version_is_no_typing_error() {
         model.idle_release = "30m"
         telemetry.prompts = false
         cache.ram = "1GiB"
-        layout.mode = "safe"
         [[client]]
         name = "home-assistant"
     "#;
     insta::assert_snapshot!(refused(text), @"
     config.toml: cache: this version of hob does not know this key yet
     config.toml: client: this version of hob does not know this key yet
-    config.toml: layout: this version of hob does not know this key yet
     config.toml: model.idle_release: this version of hob does not know this key yet
     config.toml: server.allowed_hosts: this version of hob does not know this key yet
     config.toml: telemetry.prompts: this version of hob does not know this key yet

@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 
+use super::live::RecordId;
 use super::memo::Memo;
 use crate::engine::Vocab;
 use crate::request::{Owner, Token};
@@ -30,6 +31,8 @@ pub struct Spoken {
     pub owner: Owner,
     /// `Planned::opening` of the request it answered.
     pub opening: String,
+    /// `Planned::record` of the request it answered.
+    pub record: Option<RecordId>,
     /// The text that was sent.
     pub text: String,
     /// All sampled tokens; those behind the text (a stop text's) are left out here.
@@ -131,7 +134,7 @@ mod tests {
     }
 
     fn spoken(text: &str, tokens: &[Token]) -> Spoken {
-        Spoken { owner: ALICE, opening: "assistant\n".into(), text: text.into(), tokens: tokens.to_vec() }
+        Spoken { owner: ALICE, opening: "assistant\n".into(), record: None, text: text.into(), tokens: tokens.to_vec() }
     }
 
     fn byte(byte: u8) -> Token {

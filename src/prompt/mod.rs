@@ -3,11 +3,15 @@
 //! plan (order of sections) → render (template) → tokens and cuts. One OS thread owns what it remembers: prepared
 //! templates, tokens of stretches, the profiles' heads. It computes nothing on the model and knows no HTTP.
 
+mod clock;
 mod echoes;
 mod fallback;
 mod heads;
+mod kept;
 mod landing;
+mod live;
 mod memo;
+mod moment;
 mod order;
 mod planner;
 mod sentinel;
@@ -25,7 +29,9 @@ use tokio::sync::oneshot;
 
 pub use echoes::Spoken;
 pub use fallback::tools_text;
-pub use planner::Planner;
+pub use live::{Cause, Moved, RecordId};
+pub use moment::Moment;
+pub use planner::{Layout, Planner};
 
 use crate::engine::EngineError;
 use crate::request::{Request, TokenPrompt};
@@ -111,7 +117,7 @@ pub enum Volatility {
 /// One piece of the prompt as planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// "policy", "tools", "document handbook", "client system", "history", "question".
+    /// "policy", "tools", "document handbook", "client system", "history", "question", "live".
     pub name: String,
     pub class: Volatility,
     /// Length of its text in bytes.
@@ -129,6 +135,14 @@ pub struct Planned {
     pub profile: Option<String>,
     /// The request's own, else the profile's.
     pub max_tokens: Option<usize>,
+    /// What left the client's own system text, from front to back, or would in `observe`.
+    pub moved: Vec<Moved>,
+    /// Bytes at the system text's end that an earlier request left behind and that as sent would be computed again.
+    pub n_gained_bytes: usize,
+    /// What the history with its live blocks was rendered from.
+    pub live_cause: Cause,
+    /// Names the turn when its answer is remembered.
+    pub record: Option<RecordId>,
     /// What the template wrote behind the last control token: the answer follows it.
     pub opening: String,
     pub timings: PlanTimings,

@@ -21,6 +21,7 @@
 use std::borrow::Cow;
 
 use super::landing::Landing;
+use super::live::LiveBlock;
 use super::sentinel::{Controls, Reserved};
 use super::toolset::Toolset;
 use super::{Profile, PromptError, Section, Volatility, fallback};
@@ -237,6 +238,20 @@ fn push_turns(sections: &mut Vec<Section>, turns: &[Message]) {
         if !messages.is_empty() {
             push(sections, name, Volatility::Turn, messages.iter().map(n_bytes).sum());
         }
+    }
+}
+
+/// Live blocks, which stand inside turns of `messages`, become a section of their own.
+pub(super) fn part_live(sections: &mut Vec<Section>, messages: &[Message], live: &[LiveBlock]) {
+    let question_idx = messages.iter().rposition(|message| message.role == Role::User);
+    for block in live {
+        let name = if Some(block.message_idx) < question_idx { "history" } else { "question" };
+        if let Some(section) = sections.iter_mut().find(|section| section.name == name) {
+            section.n_bytes = section.n_bytes.saturating_sub(block.n_bytes);
+        }
+    }
+    if !live.is_empty() {
+        push(sections, "live", Volatility::Live, live.iter().map(|block| block.n_bytes).sum());
     }
 }
 

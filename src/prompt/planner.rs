@@ -3,20 +3,26 @@
 //! *Planning* is guard (sentinels), order, render, tokenise, cut. It waits for nothing and knows no thread; `run` is the
 //! loop of the thread that owns it.
 
+use std::borrow::Cow;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
 use super::heads::Heads;
+use super::kept::Kept;
 use super::landing::Landing;
-use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own};
+use super::live::{Fit, Input, Laid, Mode};
+use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, part_live};
 use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
-use super::{Command, Head, Inbox, PlanTimings, Planned, Profile, PromptError, refused};
-use crate::engine::{ChatTemplate, Vocab};
-use crate::request::{Request, Token, TokenPrompt};
+use super::{Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Volatility, clock, refused};
+use crate::engine::{ChatTemplate, Special, Vocab};
+use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};
 
 pub struct Planner {
+    vocab: Arc<dyn Vocab>,
     model_name: String,
     houses: Vec<House>,
     landing: Landing,
@@ -24,10 +30,23 @@ pub struct Planner {
     toolsets: Toolsets,
     tokeniser: Tokeniser,
     heads: Heads,
+    layout: Layout,
+    kept: Kept,
+}
+
+/// How clients' own prompts are laid out.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Of requests that do not choose.
+    pub mode: LayoutMode,
+    /// Cells of the context: prompt and answer of one request must fit in.
+    pub n_context_tokens: usize,
+    /// Where what was learnt outlives a restart.
+    pub file: Option<PathBuf>,
 }
 
 impl Planner {
-    /// Learns where things land in `template` and how `vocab` splits, both by trying. An error names what in `profiles`
+    /// Lays nothing out until `with_layout` says how. Learns where things land in `template` and how `vocab` splits, both by trying. An error names what in `profiles`
     /// cannot be told from control tokens.
     pub fn new(
         vocab: Arc<dyn Vocab>,
@@ -41,15 +60,25 @@ impl Planner {
             model_name,
             houses,
             landing: Landing::find(template.as_ref(), &controls),
-            tokeniser: Tokeniser::new(vocab, controls.clone()),
+            tokeniser: Tokeniser::new(vocab.clone(), controls.clone()),
+            vocab,
             toolsets: Toolsets::new(template, controls.clone()),
             heads: Heads::new(controls.clone()),
             controls,
+            layout: Layout { mode: LayoutMode::Off, n_context_tokens: usize::MAX, file: None },
+            kept: Kept::load(None),
         };
         if planner.tools_by_fallback() {
             tracing::info!("the chat template has no place for tools: they are written into the system text");
         }
         Ok(planner)
+    }
+
+    /// Reads what was learnt before from the layout's file.
+    pub fn with_layout(mut self, layout: Layout) -> Planner {
+        self.kept = Kept::load(layout.file.clone());
+        self.layout = layout;
+        self
     }
 
     /// Whether tools are written into the system text, because the template has no place for them.
@@ -62,11 +91,25 @@ impl Planner {
         self.landing.documents_in_exchange(has_tools)
     }
 
-    /// The prompt of `request`. What is remembered changes, the prompt of an equal request never does.
-    pub fn plan(&mut self, request: &Request) -> Result<Planned, PromptError> {
+    /// The prompt of `request`. What is remembered changes, the prompt of an equal request soon after never does.
+    pub fn plan(&mut self, request: &Request, now: &Moment) -> Result<Planned, PromptError> {
+        let mode = request.layout.unwrap_or(self.layout.mode);
+        let mut planned = self.plan_with(request, now, mode, Fit::Free)?;
+        // What hob adds gives way to what the client sent.
+        for (mode, fit) in [(mode, Fit::Compact), (Mode::Off, Fit::Free)] {
+            let has_additions = planned.sections.iter().any(|section| section.class == Volatility::Live);
+            if !has_additions || planned.prompt.tokens.len() < self.layout.n_context_tokens {
+                break;
+            }
+            planned = self.plan_with(request, now, mode, fit)?;
+        }
+        Ok(planned)
+    }
+
+    fn plan_with(&mut self, request: &Request, now: &Moment, mode: Mode, fit: Fit) -> Result<Planned, PromptError> {
         let started = Instant::now();
         let house = self.house(&request.model)?;
-        let Planner { houses, landing, controls, toolsets, tokeniser, heads, .. } = self;
+        let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, .. } = self;
         let house = house.map(|house_idx| &houses[house_idx]);
         let own_tools = !request.tools.is_empty() && house.is_none_or(|house| house.tools != request.tools);
         let tools = house.filter(|_| !own_tools).map_or(&request.tools, |house| &house.tools);
@@ -74,12 +117,36 @@ impl Planner {
         let toolset = toolsets.get(tools)?;
         let prepared = Instant::now();
 
-        let messages = controls.guard_messages(&request.messages)?;
+        // Before anything moves, so that an error names the client's own message.
+        let guarded = controls.guard_messages(&request.messages)?;
+        let count_tokens = |text: &str| vocab.tokenize(text, Special::Text).len();
+        let laid = match mode {
+            Mode::Off => Laid::untouched(&request.messages),
+            _ => kept.live().lay(&Input {
+                owner: request.client.owner(),
+                model: &request.model,
+                conversation: request.conversation.as_deref(),
+                messages: &request.messages,
+                n_fixed_bytes: 0,
+                mode,
+                fit,
+                now: now.unix_s,
+                zone: now.zone(),
+                n_context_tokens: layout.n_context_tokens,
+                count_tokens: &count_tokens,
+                is_clock: &|line, now| clock::kind(line, now).is_some(),
+            }),
+        };
+        let messages = match &laid.messages {
+            Cow::Borrowed(_) => guarded,
+            Cow::Owned(messages) => controls.guard_messages(messages)?,
+        };
         let rules = Rules { landing: *landing, by_fallback, tools: toolset };
         let Arrangement { messages, mut sections, ends } = match house {
             Some(house) => arrange_for_house(house, &messages, own_tools, &rules),
             None => arrange_own(&messages, &rules),
         };
+        part_live(&mut sections, &laid.messages, &laid.live);
         let arranged = Instant::now();
 
         let text = toolset.prepared.render(&messages, true).map_err(refused)?;
@@ -104,6 +171,10 @@ impl Planner {
             prompt: TokenPrompt { tokens, cuts },
             sections,
             profile: house.map(|house| house.name.clone()),
+            moved: laid.moved,
+            n_gained_bytes: laid.n_gained_bytes,
+            live_cause: laid.cause,
+            record: laid.record,
             opening: tokeniser.opening(&text).to_owned(),
             max_tokens: request.max_tokens.or(house.and_then(|house| house.max_tokens)),
             timings: PlanTimings {
@@ -114,9 +185,12 @@ impl Planner {
         })
     }
 
-    /// Keeps the tokens of an answer for when its client sends it back.
+    /// Keeps the tokens of an answer for when its client sends it back, and which turn it answered.
     pub fn remember(&mut self, spoken: &super::Spoken) {
         self.tokeniser.remember(spoken);
+        if let Some(record) = spoken.record {
+            self.kept.live().answered(record, &Message::text(Role::Assistant, spoken.text.as_str()));
+        }
     }
 
     /// What to keep warm: of each profile the head that all its requests share. A profile without a stable end has none.
@@ -149,18 +223,25 @@ impl Planner {
 
     /// Answers until the last handle is gone. The body of the planner's thread.
     pub fn run(mut self, inbox: Inbox) {
-        while let Ok(command) = inbox.0.recv() {
+        loop {
+            let command = match self.kept.rest_after() {
+                Some(rest_after) => inbox.0.recv_timeout(rest_after),
+                None => inbox.0.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
             match command {
                 // Nobody waits for it any more.
-                Command::Plan { reply, .. } if reply.is_closed() => {}
-                Command::Plan { request, reply } => {
-                    let planned = self.plan(&request);
+                Ok(Command::Plan { reply, .. }) if reply.is_closed() => {}
+                Ok(Command::Plan { request, reply }) => {
+                    let planned = self.plan(&request, &Moment::now());
                     // A client that left in the meantime wants no answer.
                     let _ = reply.send(planned);
                 }
-                Command::Remember(spoken) => self.remember(&spoken),
+                Ok(Command::Remember(spoken)) => self.remember(&spoken),
+                Err(RecvTimeoutError::Timeout) => self.kept.rest(Moment::now().unix_s),
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
+        self.kept.save();
     }
 
     /// The index of the profile called `model`; `None`: it is the model itself.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hob::engine::simulated::{Attention, ByteVocab, ChatMl, SimulatedModel};
 use hob::engine::{Batch, BatchToken, ContextOptions, Engine, KvType, Model, SeqId, Special, Threads, Vocab};
-use hob::prompt::{Planner, Profile};
+use hob::prompt::{Moment, Planner, Profile};
 use hob::request::{Client, Dialect, Message, Request, Sampling, Token};
 use serde_json::{Value, json};
 
@@ -60,8 +60,10 @@ pub(crate) fn plan(planner: &mut Planner, model: &str, messages: &[Message]) -> 
         max_tokens: None,
         stop: Vec::new(),
         client: Client { name: String::new(), salt: None, dialect: Dialect::OpenAi },
+        conversation: None,
+        layout: None,
     };
-    planner.plan(&request).unwrap().prompt.tokens
+    planner.plan(&request, &Moment::utc(0)).unwrap().prompt.tokens
 }
 
 /// Text, finish and number of tokens that a fresh engine, one sequence alone, answers in a context of `n_cells`.

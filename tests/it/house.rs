@@ -16,6 +16,7 @@ use hob::daemon::Daemon;
 use hob::engine::{KvType, Model, Threads};
 use hob::http::Server;
 use hob::prompt::Profile;
+use hob::request::LayoutMode;
 use hob::scheduler::{SchedulerHandle, Status};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -35,11 +36,19 @@ pub(crate) struct Setup {
     pub(crate) parallel: usize,
     pub(crate) queue: usize,
     pub(crate) profiles: Vec<Profile>,
+    pub(crate) layout: LayoutMode,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { model_name: MODEL, context: 4096, parallel: 4, queue: 64, profiles: Vec::new() }
+        Setup {
+            model_name: MODEL,
+            context: 4096,
+            parallel: 4,
+            queue: 64,
+            profiles: Vec::new(),
+            layout: LayoutMode::Off,
+        }
     }
 }
 
@@ -166,6 +175,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
             threads: Threads::same(std::thread::available_parallelism().map_or(1, |n| n.get() - 1).max(1)),
             chat_template: None,
         },
+        layout: config::Layout { mode: setup.layout },
         telemetry: config::Telemetry { path: folder.join("hob.sqlite"), keep_days: 1, flush: Duration::from_secs(60) },
         profiles: Vec::new(),
         state_folder: folder.clone(),

@@ -68,6 +68,7 @@ const CRATES: &[(&[&str], &[&str], &str)] = &[
     ),
     (&["clap"], &["main.rs"], "arguments are read in one place; commands take values"),
     (&["indicatif"], &["commands/"], "progress is shown by commands; the daemon under systemd has no terminal"),
+    (&["jiff"], &["prompt/moment.rs"], "what time it is, is an argument to all that plans"),
     (&["anyhow"], &["main.rs"], "rooms have error types of their own; only the end of the line needs none"),
 ];
 
@@ -83,7 +84,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     // The scheduler's door, and the label under which a request is recorded.
     ("http", &["prompt", "scheduler", "request", "config", "telemetry"]),
     // A configured value is the value its room takes: `engine::KvType`, `prompt::Profile`. A second type would only be copied.
-    ("config", &["engine", "prompt"]),
+    ("config", &["engine", "prompt", "request"]),
     // `config::create_private_folder`: whatever hob writes lies in a folder that only its owner may read.
     ("telemetry", &["config"]),
 ];

@@ -30,7 +30,7 @@ use crate::config::{Config, ConfigError, read_profiles};
 use crate::daemon::DaemonError;
 use crate::engine::{ContextOptions, DecodeError, EngineError, Model};
 use crate::http::{BadBody, parse_chat};
-use crate::prompt::{Planner, Profile, PromptError};
+use crate::prompt::{Moment, Planner, Profile, PromptError};
 use crate::request::Token;
 
 /// What the design promises (the CPU's goals stand in `outside`).
@@ -193,7 +193,7 @@ impl<M: Model> Bench<'_, M> {
         let mut prompts = Vec::with_capacity(QUESTIONS.len());
         for question in QUESTIONS {
             let body = client::question_body(&profile.name, question).to_string();
-            prompts.push(planner.plan(&parse_chat(body.as_bytes(), "bench")?)?.prompt.tokens);
+            prompts.push(planner.plan(&parse_chat(body.as_bytes(), "bench")?, &Moment::now())?.prompt.tokens);
         }
         Ok((head, prompts))
     }

@@ -12,7 +12,7 @@ use super::report::Goal;
 use super::{BenchError, bodies, lookup, median};
 use crate::engine::{Model, SeqId};
 use crate::http::parse_chat;
-use crate::prompt::{Planner, Profile, PromptError};
+use crate::prompt::{Moment, Planner, Profile, PromptError};
 
 /// Requests of each kind, after one that is not counted.
 const N_RUNS: usize = 25;
@@ -99,10 +99,10 @@ impl Bench<'_> {
             let started = Instant::now();
             let mut request = parse_chat(&bytes, CLIENT)?;
             let parse = started.elapsed();
-            let planned = match self.planner.plan(&request) {
+            let planned = match self.planner.plan(&request, &Moment::now()) {
                 Err(PromptError::UnknownModel { .. }) => {
                     request.model = self.model_name.to_owned();
-                    self.planner.plan(&request)?
+                    self.planner.plan(&request, &Moment::now())?
                 }
                 planned => planned?,
             };

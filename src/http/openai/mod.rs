@@ -14,6 +14,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -22,7 +23,10 @@ use super::answer::{Answer, App, Peer, RequestId};
 use super::body;
 use super::error::ApiError;
 use super::routes::json_response;
-use crate::request::Request;
+use crate::request::{LayoutMode, Request};
+
+/// A request's header that says what may be moved in its prompt.
+const LAYOUT: &str = "x-hob-layout";
 
 /// The request in the body of a `POST /v1/chat/completions` of `client`, read as the route does: for `hob bench`.
 pub fn parse_chat(body: &[u8], client: &str) -> Result<Request, BadBody> {
@@ -38,16 +42,29 @@ pub(super) async fn chat_completions(
     State(app): State<Arc<App>>,
     Extension(Peer(peer)): Extension<Peer>,
     Extension(id): Extension<RequestId>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = body::read(body, app.max_body).await?;
     let received = Instant::now();
-    let asked = request::parse(&body, &peer)?;
+    let mut asked = request::parse(&body, &peer)?;
+    asked.request.layout = layout(&headers)?;
     let answer = Answer::begin(&app, asked.request, id, received).await?;
     match asked.form {
         request::Form::Whole => answer::respond(answer).await,
         request::Form::Stream { include_usage } => stream::respond(answer, include_usage).await,
     }
+}
+
+/// The layout that the request wishes for itself.
+fn layout(headers: &HeaderMap) -> Result<Option<LayoutMode>, ApiError> {
+    let Some(value) = headers.get(LAYOUT) else { return Ok(None) };
+    let found = LayoutMode::NAMES.iter().find(|(name, _)| value == name);
+    let (_, mode) = found.ok_or_else(|| {
+        let names = LayoutMode::NAMES.map(|(name, _)| name).join(", ");
+        ApiError::field(LAYOUT, format!("{value:?}: must be one of {names}"))
+    })?;
+    Ok(Some(*mode))
 }
 
 pub(super) async fn models(State(app): State<Arc<App>>) -> Response {

@@ -70,7 +70,12 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
         }
         _ => Form::Whole,
     };
-    Ok(ChatRequest { request: Request { model, messages, tools, sampling, max_tokens, stop, client }, form })
+    let conversation = wire.user.filter(|name| !name.is_empty());
+    let layout = None;
+    Ok(ChatRequest {
+        request: Request { model, messages, tools, sampling, max_tokens, stop, client, conversation, layout },
+        form,
+    })
 }
 
 /// A value from JSON text; `place`: where in the body the text stands, with nothing for the body itself.
@@ -144,6 +149,8 @@ struct WireRequest {
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     cache_salt: Option<String>,
+    /// Home Assistant writes its conversation's id here.
+    user: Option<String>,
 }
 
 #[derive(Default, Deserialize)]

@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use super::{House, Server};
 use crate::config::{self, Listen};
-use crate::prompt::{PlanFailure, PlanTimings, Planned, PromptError, Spoken};
+use crate::prompt::{Cause, PlanFailure, PlanTimings, Planned, PromptError, Spoken};
 use crate::request::{CacheUse, Done, Event, Finish, MissCause, Request, Timings, Token, TokenPrompt};
 use crate::scheduler::{Status, Submission, SubmitError};
 
@@ -107,6 +107,10 @@ impl House for Fake {
                 profile: Some("house".to_owned()),
                 max_tokens,
                 opening: "assistant\n".to_owned(),
+                record: Some(7),
+                moved: Vec::new(),
+                n_gained_bytes: 0,
+                live_cause: Cause::Untouched,
                 timings: PlanTimings::default(),
             })
         }

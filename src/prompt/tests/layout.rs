@@ -330,7 +330,7 @@ fn a_strict_template_takes_the_exchanges() {
     for style in [Style::Plain, Style::ToolsAfter, Style::ToolsBefore, Style::Shared] {
         let mut planner = planner(Bytes::new(), Template::strict(style), vec![house()]);
         let messages = [system("Be brief."), user("Hi"), assistant("Hello."), user("Bye")];
-        planner.plan(&request("house", &messages, &[])).unwrap();
+        planner.plan(&request("house", &messages, &[]), &NOW).unwrap();
         planner.pins().unwrap();
     }
 }
@@ -340,8 +340,8 @@ fn a_profile_without_anything_leaves_the_clients_system_text_where_it_is() {
     let empty = Profile { system: String::new(), tools: vec![], documents: vec![], ..house() };
     let mut planner = planner(Bytes::new(), Template::new(Style::ToolsAfter), vec![empty]);
     let messages = [system("You help."), user("Hi")];
-    let by_profile = planner.plan(&request("house", &messages, &[])).unwrap().prompt;
-    assert_eq!(by_profile, planner.plan(&request("model", &messages, &[])).unwrap().prompt);
+    let by_profile = planner.plan(&request("house", &messages, &[]), &NOW).unwrap().prompt;
+    assert_eq!(by_profile, planner.plan(&request("model", &messages, &[]), &NOW).unwrap().prompt);
     assert_eq!(planner.pins().unwrap(), []);
 }
 
@@ -350,5 +350,5 @@ fn a_head_that_shares_a_turn_with_the_question_has_no_cut() {
     let profile = Profile { documents: vec![], ..house() };
     let mut planner = planner(Bytes::new(), Template::new(Style::Shared), vec![profile]);
     assert_eq!(planner.pins().unwrap(), []);
-    assert!(planner.plan(&request("house", &[user("Hi")], &[])).unwrap().prompt.cuts.is_empty());
+    assert!(planner.plan(&request("house", &[user("Hi")], &[]), &NOW).unwrap().prompt.cuts.is_empty());
 }

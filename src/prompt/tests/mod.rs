@@ -10,13 +10,14 @@ use super::testing::{BOS, Bytes, Style, Template};
 use super::*;
 use crate::request::{Client, Dialect, Message, Role, Sampling, ToolCall};
 
+const NOW: Moment = Moment::utc(0);
 const LIGHT: &str = r#"{"type": "function", "function": {"name": "light", "description": "Switches."}}"#;
 const CLOCK: &str = r#"{"type": "function", "function": {"name": "clock"}}"#;
 
 #[test]
 fn an_unknown_model_is_refused_with_the_known_names() {
     let error = planner(Bytes::new(), Template::new(Style::Plain), vec![house()])
-        .plan(&request("gpt", &[user("Hi")], &[]))
+        .plan(&request("gpt", &[user("Hi")], &[]), &NOW)
         .unwrap_err();
     insta::assert_snapshot!(error, @"model `gpt` is not here; there are: house, model");
 }
@@ -24,7 +25,7 @@ fn an_unknown_model_is_refused_with_the_known_names() {
 #[test]
 fn what_the_template_refuses_is_the_clients_to_mend() {
     let error = planner(Bytes::new(), Template::strict(Style::ToolsAfter), vec![])
-        .plan(&request("model", &[user("Hi"), user("again")], &[]))
+        .plan(&request("model", &[user("Hi"), user("again")], &[]), &NOW)
         .unwrap_err();
     insta::assert_snapshot!(error, @"the model's chat template refuses these messages: messages[1] must alternate");
 }
@@ -32,7 +33,7 @@ fn what_the_template_refuses_is_the_clients_to_mend() {
 #[test]
 fn a_prompt_has_exactly_one_bos() {
     let mut planner = planner(Bytes::with_bos(), Template::new(Style::ToolsAfter), vec![house()]);
-    let planned = planner.plan(&request("house", &[user("Hi")], &[])).unwrap();
+    let planned = planner.plan(&request("house", &[user("Hi")], &[]), &NOW).unwrap();
     assert_eq!(planned.prompt.tokens.iter().filter(|&&token| token == BOS).count(), 1);
     assert_eq!(planned.prompt.tokens[0], BOS);
     assert_eq!(planner.pins().unwrap()[0].prompt.tokens[0], BOS);
@@ -89,7 +90,7 @@ fn planner(vocab: Bytes, template: Template, profiles: Vec<Profile>) -> Planner 
 }
 
 fn plan(style: Style, request: Request) -> Planned {
-    planner(Bytes::new(), Template::new(style), vec![house()]).plan(&request).unwrap()
+    planner(Bytes::new(), Template::new(style), vec![house()]).plan(&request, &NOW).unwrap()
 }
 
 fn request(model: &str, messages: &[Message], tools: &[&str]) -> Request {
@@ -101,6 +102,8 @@ fn request(model: &str, messages: &[Message], tools: &[&str]) -> Request {
         max_tokens: None,
         stop: vec![],
         client: Client { name: "test".into(), salt: None, dialect: Dialect::OpenAi },
+        conversation: None,
+        layout: None,
     }
 }
 

@@ -20,7 +20,7 @@ proptest! {
         messages.extend(turns.iter().flat_map(|(asked, answered)| [user(asked), assistant(answered)]));
         messages.push(user(&question));
         let tools: Vec<&str> = if repeats_tools { profile.tools.iter().map(String::as_str).collect() } else { vec![] };
-        let planned = planner.plan(&request("house", &messages, &tools)).unwrap();
+        let planned = planner.plan(&request("house", &messages, &tools), &NOW).unwrap();
         let pins = planner.pins().unwrap();
         let has_head = !(profile.system.trim().is_empty() && profile.tools.is_empty() && profile.documents.is_empty());
         prop_assert_eq!(pins.len(), usize::from(has_head && (style != Style::Shared || !profile.documents.is_empty())));
@@ -32,7 +32,7 @@ proptest! {
         check_cuts(&planned.prompt);
 
         // What is remembered changes time, never tokens.
-        let warm = planner.plan(&request("house", &messages, &tools)).unwrap();
+        let warm = planner.plan(&request("house", &messages, &tools), &NOW).unwrap();
         prop_assert_eq!(&warm.prompt, &planned.prompt);
         prop_assert_eq!(&warm.sections, &planned.sections);
     }
@@ -44,7 +44,7 @@ proptest! {
         let mut planner = planner(Bytes::new(), Template::new(style), vec![]);
         let mut cut = |question: &str| {
             let messages = [system(&system_text), user(question)];
-            let prompt = planner.plan(&request("model", &messages, &[LIGHT])).unwrap().prompt;
+            let prompt = planner.plan(&request("model", &messages, &[LIGHT]), &NOW).unwrap().prompt;
             check_cuts(&prompt);
             prompt.cuts.last().map(|&cut| prompt.tokens[..cut].to_vec())
         };

@@ -41,7 +41,7 @@ fn control_tokens_in_a_profile_stay_text() {
     profile.system = "Say <|im_end|>.".into();
     profile.documents[0].text = "<|im_start|>user".into();
     let mut planner = planner(Bytes::new(), Template::new(Style::ToolsAfter), vec![profile]);
-    let shown = show(&planner.plan(&request("house", &[user("Hi")], &[])).unwrap());
+    let shown = show(&planner.plan(&request("house", &[user("Hi")], &[]), &NOW).unwrap());
     assert!(shown.contains("Say <|im_end|>.") && shown.contains("\n<|im_start|>user\n"), "{shown}");
 }
 
@@ -49,7 +49,7 @@ fn control_tokens_in_a_profile_stay_text() {
 fn reserved_characters_are_refused_with_their_place() {
     let refuse = |messages: &[Message], tools: &[&str]| {
         planner(Bytes::new(), Template::new(Style::ToolsAfter), vec![])
-            .plan(&request("model", messages, tools))
+            .plan(&request("model", messages, tools), &NOW)
             .unwrap_err()
             .to_string()
     };
@@ -71,7 +71,7 @@ fn reserved_characters_are_refused_with_their_place() {
 fn a_vocabulary_that_strips_beside_control_tokens_is_served_whole() {
     let vocab = Bytes::stripping();
     let mut planner = planner(Bytes::stripping(), Template::new(Style::ToolsAfter), vec![house()]);
-    let planned = planner.plan(&request("house", &[user(" Hi <|im_end|> ")], &[])).unwrap();
+    let planned = planner.plan(&request("house", &[user(" Hi <|im_end|> ")], &[]), &NOW).unwrap();
     let shown = vocab.decode(&planned.prompt.tokens);
     assert!(shown.contains("⟦<|im_end|>⟧⟦<|im_start|>⟧"), "the line feed between turns is dropped: {shown}");
     assert!(shown.contains(" Hi <|im_end|> ⟦<|im_end|>⟧"), "what was typed stays text: {shown}");

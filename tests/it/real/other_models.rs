@@ -1,7 +1,7 @@
 //! Models of other memory and other templates than the demo model's. `make test-models` fetches them.
 
 use hob::engine::{KvType, Model};
-use hob::prompt::{Planner, Profile};
+use hob::prompt::{Moment, Planner, Profile};
 use hob::request::{Client, Dialect, Message, MissCause, Request, Role, Sampling, Token, TokenPrompt};
 use hob::scheduler::Pin;
 
@@ -92,7 +92,7 @@ fn models_qwen_shares_its_tools_and_computes_what_it_computes_alone() {
     let house = House::of(&model, setup(vec![Pin { name: head.name, prompt: head.prompt }]));
     house.await_warm();
     for (owner, question) in [(ALICE, "Turn the kitchen lamp on."), (BOB, "Is it dark in the cellar?")] {
-        let prompt = planner.plan(&request(question)).unwrap().prompt;
+        let prompt = planner.plan(&request(question), &Moment::utc(0)).unwrap().prompt;
         let shared = house.ask(owner, &prompt, 6);
         assert_eq!(shared.n_cached(), n_head);
         assert!(prompt.tokens.len() - n_head < 24, "only the question was computed");
@@ -166,5 +166,7 @@ fn request(question: &str) -> Request {
         max_tokens: None,
         stop: vec![],
         client: Client { name: "kitchen".to_owned(), salt: None, dialect: Dialect::OpenAi },
+        conversation: None,
+        layout: None,
     }
 }

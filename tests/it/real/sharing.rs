@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use hob::engine::{KvType, Model};
-use hob::prompt::{Document, Planner, Profile};
+use hob::prompt::{Document, Moment, Planner, Profile};
 use hob::request::{Client, Dialect, Event, Message, MissCause, Request, Role, Sampling, Token, TokenPrompt};
 use hob::scheduler::Pin;
 
@@ -142,7 +142,7 @@ fn five_questions_to_one_document_compute_the_document_once() {
     let mut earlier: Vec<Vec<Token>> = Vec::new();
     let mut n_questions = 0;
     for question in questions {
-        let planned = planner.plan(&request(question)).unwrap();
+        let planned = planner.plan(&request(question), &Moment::utc(0)).unwrap();
         let tokens = planned.prompt.tokens.clone();
         let common = |other: &Vec<Token>| other.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
         let expected = earlier.iter().map(common).max().unwrap_or(n_head);
@@ -167,6 +167,8 @@ fn request(question: &str) -> Request {
         max_tokens: None,
         stop: vec![],
         client: Client { name: "kitchen".to_owned(), salt: None, dialect: Dialect::OpenAi },
+        conversation: None,
+        layout: None,
     }
 }
 

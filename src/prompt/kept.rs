@@ -1,0 +1,81 @@
+//! What is kept of live context: families and records in memory, and the file they outlive a restart in.
+//!
+//! *Keeping* is loading at the start, saving when no request came for a moment, and forgetting what is old. Without the file
+//! prompts cost more tokens and are as true. What families and records are, and how the file is written, `live` knows.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tracing::warn;
+
+use super::live::Live;
+
+/// Long enough that a tool loop is written once, short enough that a power cut costs no conversation.
+const SAVE_AFTER: Duration = Duration::from_secs(5);
+const FORGET_EVERY_S: i64 = 3600;
+/// Private text does not outlive its use for longer than evidence does.
+const RECORDS_KEPT_S: i64 = 30 * 24 * 3600;
+
+pub(super) struct Kept {
+    live: Live,
+    file: Option<PathBuf>,
+    has_changed: bool,
+    /// Unix time.
+    forgot_at: i64,
+    /// A full disk is told of once, not with each request.
+    save_failed: bool,
+}
+
+impl Kept {
+    /// What lies in `file`, or nothing. A file that cannot be used is told of and ignored.
+    pub(super) fn load(file: Option<PathBuf>) -> Kept {
+        let mut live = Live::default();
+        if let Some(file) = &file {
+            match Live::load(file) {
+                Ok(loaded) => live = loaded,
+                Err(error) => warn!(%error, "what changes in prompts is learnt anew"),
+            }
+        }
+        // Cells do not outlive a restart.
+        live.forget_held();
+        Kept { live, file, has_changed: false, forgot_at: 0, save_failed: false }
+    }
+
+    /// To be changed.
+    pub(super) fn live(&mut self) -> &mut Live {
+        self.has_changed = true;
+        &mut self.live
+    }
+
+    /// How long to wait for a request before `rest`; `None`: there is nothing to do.
+    pub(super) fn rest_after(&self) -> Option<Duration> {
+        if self.live.is_empty() {
+            None
+        } else if self.has_changed && self.file.is_some() {
+            Some(SAVE_AFTER)
+        } else {
+            Some(Duration::from_secs(FORGET_EVERY_S as u64))
+        }
+    }
+
+    /// Forgets what is old, once an hour, and saves what changed.
+    pub(super) fn rest(&mut self, now: i64) {
+        if now - self.forgot_at >= FORGET_EVERY_S {
+            self.forgot_at = now;
+            self.has_changed |= self.live.idle(now, now - RECORDS_KEPT_S);
+        }
+        self.save();
+    }
+
+    pub(super) fn save(&mut self) {
+        let Some(file) = self.file.as_ref().filter(|_| self.has_changed) else { return };
+        let saved = self.live.save(file);
+        if let Err(error) = &saved
+            && !self.save_failed
+        {
+            warn!(%error, "what was learnt of changes in prompts is not saved");
+        }
+        self.save_failed = saved.is_err();
+        self.has_changed = false;
+    }
+}

@@ -1,0 +1,252 @@
+//! Live context in clients' own prompts: what changes leaves the system text and stands in front of the question.
+//!
+//! split into blocks → family → layout → what stays, and the slots' values → the records that fit → the block that is
+//! missing. *Live* is what changes between requests that are otherwise the same text. What a person, the model or a tool
+//! wrote is never changed. One thread owns it; it reads no clock and no template, and counts tokens only of its own words.
+
+mod blocks;
+mod compose;
+mod digest;
+mod family;
+mod lay;
+mod records;
+mod slots;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+pub(super) use compose::Zone;
+pub use records::RecordId;
+
+pub(super) use crate::request::LayoutMode as Mode;
+use crate::request::{Message, Owner, Role};
+use blocks::Block;
+use digest::Digest;
+use family::{Family, STILL_S};
+use lay::{Prompt, n_fixed_blocks};
+use records::Records;
+use slots::Terms;
+
+/// Stable bytes that must be the same in a family, as a share (R1).
+const AGREEMENT_MIN: f64 = 0.75;
+/// Families of all owners together; the least used one gives way.
+const N_FAMILIES_MAX: usize = 256;
+/// Records and evidence together (R14).
+const N_BYTES_MAX: usize = 32 << 20;
+
+/// One request, as far as it matters here.
+pub(super) struct Input<'a> {
+    pub(super) owner: Owner,
+    pub(super) model: &'a str,
+    /// The client's own name for the conversation.
+    pub(super) conversation: Option<&'a str>,
+    /// System text first.
+    pub(super) messages: &'a [Message],
+    /// So many bytes at the system text's beginning are marked for the client's own cache, and stay.
+    pub(super) n_fixed_bytes: usize,
+    pub(super) mode: Mode,
+    pub(super) fit: Fit,
+    /// Unix time in seconds.
+    pub(super) now: i64,
+    pub(super) zone: Zone<'a>,
+    /// Tokens that the context holds.
+    pub(super) n_context_tokens: usize,
+    pub(super) count_tokens: &'a dyn Fn(&str) -> usize,
+    /// Whether a line holds the time, or something made up for one request, at this Unix time.
+    pub(super) is_clock: &'a dyn Fn(&str, i64) -> bool,
+}
+
+/// How hard to try to be short (R12).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fit {
+    Free,
+    /// The prompt was too long: what earlier blocks say is said once, at the end.
+    Compact,
+}
+
+/// A request laid out.
+#[derive(Debug)]
+pub(super) struct Laid<'a> {
+    pub(super) messages: Cow<'a, [Message]>,
+    /// What left the system text, from front to back.
+    pub(super) moved: Vec<Moved>,
+    /// The live blocks in `messages`, in order.
+    pub(super) live: Vec<LiveBlock>,
+    /// Bytes at the system text's end that an earlier request left behind and that as sent would be computed again.
+    pub(super) n_gained_bytes: usize,
+    pub(super) cause: Cause,
+    /// Names the turn for `answered`.
+    pub(super) record: Option<RecordId>,
+}
+
+impl<'a> Laid<'a> {
+    pub(super) fn untouched(messages: &'a [Message]) -> Laid<'a> {
+        Laid {
+            messages: Cow::Borrowed(messages),
+            moved: Vec::new(),
+            live: Vec::new(),
+            n_gained_bytes: 0,
+            cause: Cause::Untouched,
+            record: None,
+        }
+    }
+}
+
+/// The part of a system text that stands in one slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    pub slot: u16,
+    pub is_clock: bool,
+    pub text: Arc<str>,
+    /// The leading message it is from.
+    pub from_message: usize,
+    /// The message in front of whose content it stands now; `None` in `observe`.
+    pub to_message: Option<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LiveBlock {
+    pub(super) message_idx: usize,
+    pub(super) n_bytes: usize,
+    /// Slots and their values there; an empty one says that nothing stands there any more.
+    pub(super) entries: Vec<(u16, Arc<str>)>,
+}
+
+/// What history was rendered from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// Nothing was changed: by mode, or because there is nothing to move or no place for it.
+    Untouched,
+    /// There is no history.
+    New,
+    /// From its records.
+    Appended,
+    /// The same request again.
+    Retried,
+    /// No record was found: they are lost, or the client trimmed or rewrote its history (R13).
+    Trimmed,
+    /// Records were found, but the text that stays is another now.
+    SystemChanged,
+    /// Too much of it was stale, or it had to be shorter (R11).
+    Compacted,
+}
+
+/// All families and records. Owned by the planner's thread.
+#[derive(Debug)]
+pub(super) struct Live {
+    families: Vec<Family>,
+    next_family: u64,
+    records: Records,
+}
+
+impl Default for Live {
+    fn default() -> Live {
+        Live { families: Vec::new(), next_family: 0, records: Records::new(N_BYTES_MAX) }
+    }
+}
+
+impl Live {
+    /// The messages of a request as they are to be rendered. Evidence and records grow; an equal request gets equal
+    /// messages.
+    pub(super) fn lay<'a>(&mut self, input: &Input<'a>) -> Laid<'a> {
+        self.try_lay(input).unwrap_or(Laid::untouched(input.messages))
+    }
+
+    /// Notes what the model said to the turn `record`, so that its history is told from others' with the same words.
+    pub(super) fn answered(&mut self, record: RecordId, answer: &Message) {
+        self.records.note_answer(record, records::answer(answer));
+    }
+
+    /// Forgets what stood still for long, and records not used since `records_since`. For idle times. Whether a family or a
+    /// record is gone.
+    pub(super) fn idle(&mut self, now: i64, records_since: i64) -> bool {
+        let n_before = (self.families.len(), self.records.len());
+        self.families.retain(|family| now - family.used_at < STILL_S);
+        self.families.iter_mut().for_each(|family| family.forget_still(now));
+        self.records.retain(|record| record.used_at >= records_since);
+        n_before != (self.families.len(), self.records.len())
+    }
+
+    /// For when the K/V is gone: what was laid is held no longer, and a better layout costs nothing.
+    pub(super) fn forget_held(&mut self) {
+        self.families.iter_mut().for_each(Family::forget_laid);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.families.is_empty() && self.records.len() == 0
+    }
+
+    /// `None`: the messages stay as they are.
+    fn try_lay<'a>(&mut self, input: &Input<'a>) -> Option<Laid<'a>> {
+        if input.mode == Mode::Off {
+            return None;
+        }
+        let is_system = |message: &Message| matches!(message.role, Role::System | Role::Developer);
+        let n_leading = input.messages.iter().take_while(|message| is_system(message)).count();
+        let (leading, turns) = input.messages.split_at(n_leading);
+        let is_clock = |line: &str| (input.is_clock)(line, input.now);
+        let mut blocks = Vec::new();
+        for (message_idx, message) in leading.iter().enumerate() {
+            blocks::split(&message.content, message_idx, &is_clock, &mut blocks);
+        }
+        let place_for_block = turns.iter().rposition(|message| matches!(message.role, Role::User | Role::Tool))?;
+        if blocks.is_empty() {
+            return None;
+        }
+        let owner = owner_digest(input.owner);
+        let family_idx = self.family(owner, input, &blocks);
+        let Live { families, records, .. } = self;
+        let prompt = Prompt {
+            input,
+            owner,
+            n_leading,
+            terms: Terms {
+                may_move_prose: input.mode != Mode::Safe,
+                n_fixed_blocks: n_fixed_blocks(&blocks, leading, input.n_fixed_bytes),
+            },
+            blocks,
+            turns,
+            newest: place_for_block,
+            in_loop: turns.last().is_some_and(|message| message.role != Role::User),
+        };
+        let laid = prompt.lay(&mut families[family_idx], records);
+        // Not before: what is laid stands on records.
+        records.make_room();
+        laid
+    }
+
+    /// The family of a request, which has counted its changes.
+    fn family(&mut self, owner: Digest, input: &Input, blocks: &[Block]) -> usize {
+        let mut best: Option<(usize, f64)> = None;
+        for (family_idx, family) in self.families.iter().enumerate() {
+            if family.owner == owner && family.model == input.model {
+                let agreement = family.agreement(blocks);
+                if agreement >= AGREEMENT_MIN && best.is_none_or(|(_, other)| agreement > other) {
+                    best = Some((family_idx, agreement));
+                }
+            }
+        }
+        if let Some((family_idx, _)) = best {
+            self.families[family_idx].observe(blocks, input.now);
+            return family_idx;
+        }
+        if self.families.len() == N_FAMILIES_MAX
+            && let Some((oldest_idx, _)) = self.families.iter().enumerate().min_by_key(|(_, family)| family.used_at)
+        {
+            self.families.remove(oldest_idx);
+        }
+        self.families.push(Family::new(self.next_family, owner, input.model, blocks, input.now));
+        self.next_family += 1;
+        self.families.len() - 1
+    }
+}
+
+fn owner_digest(owner: Owner) -> Digest {
+    match owner {
+        Owner::Public => Digest::of(b"the house"),
+        Owner::Private(key) => Digest::of(&key),
+    }
+}
