@@ -79,3 +79,76 @@ impl Kept {
         self.has_changed = false;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::live::{Fit, Input, Mode, Zone};
+    use super::*;
+    use crate::request::{Message, Owner, Role};
+
+    const NOW: i64 = 1_796_069_170;
+
+    fn talk(kept: &mut Kept) {
+        let messages = [Message::text(Role::System, "A rule.\nnonce 1"), Message::text(Role::User, "Hi")];
+        kept.live().lay(&Input {
+            owner: Owner::Public,
+            model: "model",
+            conversation: None,
+            messages: &messages,
+            n_fixed_bytes: 0,
+            mode: Mode::Safe,
+            fit: Fit::Free,
+            now: NOW,
+            zone: Zone { offset_s: 0, name: "UTC" },
+            n_context_tokens: 1 << 20,
+            count_tokens: &|text| text.len(),
+            is_clock: &|line, _| line.starts_with("nonce"),
+        });
+    }
+
+    #[test]
+    fn it_wakes_only_where_there_is_something_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let hour = Some(Duration::from_secs(3600));
+        let mut kept = Kept::load(Some(folder.path().join("layout")));
+        assert_eq!(kept.rest_after(), None);
+        talk(&mut kept);
+        assert_eq!(kept.rest_after(), Some(SAVE_AFTER));
+        kept.rest(NOW);
+        assert_eq!(kept.rest_after(), hour);
+        assert_eq!(Kept::load(Some(folder.path().join("layout"))).rest_after(), hour);
+        let mut fleeting = Kept::load(None);
+        talk(&mut fleeting);
+        assert_eq!(fleeting.rest_after(), hour);
+    }
+
+    #[test]
+    fn what_is_old_leaves_memory_and_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("layout");
+        let mut kept = Kept::load(Some(file.clone()));
+        talk(&mut kept);
+        kept.rest(NOW);
+        assert!(!Kept::load(Some(file.clone())).live.is_empty());
+        kept.rest(NOW + RECORDS_KEPT_S + 1);
+        assert!(kept.live.is_empty() && kept.rest_after().is_none());
+        assert!(Kept::load(Some(file)).live.is_empty());
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_tried_again_with_the_next_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let in_the_way = folder.path().join("state");
+        std::fs::write(&in_the_way, "").unwrap();
+        let file = in_the_way.join("layout");
+        let mut kept = Kept::load(None);
+        kept.file = Some(file.clone());
+        talk(&mut kept);
+        kept.rest(NOW);
+        assert!(kept.save_failed);
+        std::fs::remove_file(&in_the_way).unwrap();
+        talk(&mut kept);
+        kept.rest(NOW);
+        assert!(!kept.save_failed && file.exists());
+    }
+}

@@ -1,15 +1,18 @@
 //! The integration tests, one binary: what the parts do together.
 //!
-//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `home_assistant`: whole daemons over the
+//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `layout`, `home_assistant`: whole daemons over the
 //! simulated engine, asked over real sockets. `real`: the same and the scheduler over a real model. `tidy`: the borders between
 //! the rooms. `house`, `cold` and `models` are what they stand on.
 
 mod bad_input;
 mod cold;
 mod commands;
+#[allow(dead_code)]
+mod ha_tmp;
 #[cfg(feature = "llama")]
 mod home_assistant;
 mod house;
+mod layout;
 #[cfg(feature = "llama")]
 mod models;
 #[cfg(feature = "llama")]

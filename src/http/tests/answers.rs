@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::request::{Client, Dialect, Owner};
+use crate::request::{Client, Dialect, LayoutMode, Owner};
 
 #[tokio::test]
 async fn a_whole_answer_is_openais_completion_object() {
@@ -84,6 +84,22 @@ async fn the_scheduler_gets_what_the_client_asked() {
     assert_eq!(submission.label.profile.as_deref(), Some("house"));
     assert_eq!(submission.label.dialect, "openai");
     assert_eq!(running.planned.recv().await.unwrap().client, client);
+}
+
+#[tokio::test]
+async fn the_planner_gets_the_layout_and_the_conversation_that_the_client_names() {
+    let mut running = start(Script::default()).await;
+    let body = GOOD.replacen('{', r#"{"user":"kitchen 7","#, 1);
+    for (headers, body, layout, conversation) in [
+        ("", GOOD, None, None),
+        ("x-hob-layout: off\r\n", &body, Some(LayoutMode::Off), Some("kitchen 7")),
+        ("X-Hob-Layout: optimise\r\n", &GOOD.replacen('{', r#"{"user":"","#, 1), Some(LayoutMode::Optimise), None),
+    ] {
+        let reply = running.exchange(&chat_bytes(body.as_bytes(), &format!("{headers}Connection: close\r\n"))).await;
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let request = running.planned.recv().await.unwrap();
+        assert_eq!((request.layout, request.conversation.as_deref()), (layout, conversation));
+    }
 }
 
 #[tokio::test(start_paused = true)]

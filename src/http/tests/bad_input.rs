@@ -118,3 +118,20 @@ async fn unknown_routes_and_wrong_methods_are_json() {
         assert!(reply.header("x-request-id").is_some());
     }
 }
+
+#[tokio::test]
+async fn an_unknown_layout_is_a_400_that_names_the_header() {
+    let mut running = start(Script::default()).await;
+    for (value, shown) in [("fast", "\"fast\""), ("Safe", "\"Safe\""), ("", "\"\""), ("s\u{e4}fe", "\"s\\xc3\\xa4fe\"")]
+    {
+        let headers = format!("x-hob-layout: {value}\r\nConnection: close\r\n");
+        let reply = running.exchange(&chat_bytes(GOOD.as_bytes(), &headers)).await;
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        let error = &reply.json()["error"];
+        assert_eq!(error["param"], "x-hob-layout");
+        let message = format!("x-hob-layout: {shown}: must be one of off, observe, safe, optimise");
+        assert_eq!(error["message"].as_str().unwrap(), message);
+    }
+    assert!(running.planned.try_recv().is_err(), "a bad request reached the planner");
+    running.assert_answers().await;
+}

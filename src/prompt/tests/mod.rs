@@ -1,13 +1,16 @@
 //! The planner through its own door: rendered prompts, cuts, pins, what stays text, what is refused.
 
 mod layout;
+mod live;
 mod properties;
 mod typed;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::testing::{BOS, Bytes, Style, Template};
 use super::*;
+use crate::engine::{Special, Vocab};
 use crate::request::{Client, Dialect, Message, Role, Sampling, ToolCall};
 
 const NOW: Moment = Moment::utc(0);

@@ -1,0 +1,51 @@
+//! Layout modes in a whole daemon over the simulated engine: what a client's changing lines cost, counted by the cells.
+//!
+//! Tokens are bytes. What is true at any time is used instead of the time itself: a line with an id made for one request.
+
+use std::sync::Arc;
+
+use hob::engine::simulated::Attention;
+use hob::request::LayoutMode;
+use serde_json::{Value, json};
+
+use crate::cold::model;
+use crate::house::{Answer, House, MODEL, Setup, Usage};
+
+const RULES: &str = "You are the voice of this house and answer briefly.\n\nUse the tools that you are given.";
+
+fn asking(n: usize, turns: &[(&str, &str)]) -> Value {
+    let system = format!("request id: 0f8fad5b-d9cb-469f-a165-{n:012}\n{RULES}");
+    let turns = turns.iter().map(|(role, text)| json!({ "role": role, "content": text }));
+    let messages: Vec<Value> = [json!({ "role": "system", "content": system })].into_iter().chain(turns).collect();
+    json!({ "model": MODEL, "messages": messages, "max_tokens": 8, "temperature": 0 })
+}
+
+/// A question, another one, and the first one's conversation going on.
+fn talk(layout: LayoutMode) -> Vec<Usage> {
+    let house = House::start(Arc::new(model(Attention::Full)), Setup { layout, ..Setup::default() });
+    let ask = |body: &Value| {
+        let reply = house.ask(body);
+        assert_eq!(reply.head.status, 200, "{reply:?}");
+        Answer::of(&reply)
+    };
+    let first = ask(&asking(1, &[("user", "Is the oven on?")]));
+    let other = ask(&asking(2, &[("user", "And the light?")]));
+    let turns = [("user", "Is the oven on?"), ("assistant", first.text.as_str()), ("user", "Since when?")];
+    let next = ask(&asking(3, &turns));
+    house.await_rest();
+    house.close();
+    vec![first.usage, other.usage, next.usage]
+}
+
+#[test]
+fn a_line_made_for_one_request_costs_only_itself_once_it_may_move() {
+    let n_common = |usages: &[Usage]| -> Vec<usize> { usages.iter().map(|usage| usage.n_cached).collect() };
+    let (off, safe) = (talk(LayoutMode::Off), talk(LayoutMode::Safe));
+    // As sent, all that is shared is the template's beginning and the id's.
+    let id = "request id: 0f8fad5b-d9cb-469f-a165-";
+    assert!(n_common(&off)[1..].iter().all(|&n_cached| n_cached < id.len() + 30), "{off:?}");
+    let n_cached = n_common(&safe);
+    assert!(n_cached[1] > RULES.len(), "{safe:?}");
+    // The whole first turn, its answer included.
+    assert!(n_cached[2] >= safe[0].n_prompt + safe[0].n_generated - 1, "{safe:?}");
+}
