@@ -11,7 +11,7 @@
 //! | [`request`] | what a client asks and gets back, in neutral words | wire formats, sequence ids |
 //! | [`config`] | TOML → checked values, profiles' files | what they are used for |
 //! | [`http`] | sockets, limits, routes, dialects; bytes ↔ `Request` and `Event` | tokens, cells |
-//! | [`prompt`] | order of sections, template, control tokens, tokens and cuts | HTTP, the engine's state |
+//! | [`prompt`] | order of sections, what changes in them, template, control tokens, tokens and cuts | HTTP, the engine's state |
 //! | [`scheduler`] | who is admitted, who joins a step, when an answer ends | JSON, SQL, files |
 //! | [`kv`] | the prefix tree, ids and cells as numbers, sharing and eviction | requests, time |
 //! | [`engine`] | three traits; `llama` over llama.cpp, `simulated` for tests | all of the above |
@@ -23,7 +23,8 @@
 //!
 //! 1. `http::listener` takes the connection, `http::openai` parses the body under a size limit to a [`request::Request`].
 //!    Bad input ends here: a 4xx that names the field.
-//! 2. `prompt::Planner`, on its own thread, puts the sections in order, renders them with the model's template and turns the text
+//! 2. `prompt::Planner`, on its own thread, puts the sections in order, moves what changes behind what stays (where the
+//!    layout mode lets it), renders them with the model's template and turns the text
 //!    into [`request::TokenPrompt`]: tokens, and cuts where sections end. Too long for the context: 400 with both numbers.
 //! 3. [`scheduler::SchedulerHandle::submit`] queues it, or says when to come again: 503. From here HTTP only awaits events.
 //! 4. Admission (`scheduler::step`): [`kv::Cache::stand`] finds the longest held prefix, locks it, takes a sequence id, makes it
@@ -40,7 +41,7 @@
 //! | thread | owns | inbox |
 //! |---|---|---|
 //! | main + tokio | sockets | — |
-//! | `hob-planner` | prepared templates, tokens of stretches, profiles' heads | bounded |
+//! | `hob-planner` | prepared templates, tokens of stretches, profiles' heads, what changes in clients' prompts | bounded |
 //! | `hob-scheduler` | llama context, tree, budget, queue, running sequences | bounded |
 //! | `hob-telemetry` | the SQLite connection | bounded; full = drop and count |
 //!
@@ -58,8 +59,8 @@
 //!   own (attention adds in cell order, in tiles of 64 from 64 rows on), and the company for weights whose kernel treats rows in
 //!   groups (Q4_K_M; not Q4_1). These are roundings; what is reused is the same in all of them.
 //! - An older answer is never failed for want of cells: the newest is parked and goes on later.
-//! - Nothing is truncated silently. Prompt text is in no log and no table.
-//! - The middle (`prompt`'s parts, `kv::tree`, `kv::budget`, `scheduler::batch`, `scheduler::emission`) does no IO and reads no
+//! - Nothing is truncated silently. Prompt text is in no log and no table; what changes of it is in one file for its user alone.
+//! - The middle (`prompt`'s parts but for `kept` and `moment`, `kv::tree`, `kv::budget`, `scheduler::batch`, `scheduler::emission`) does no IO and reads no
 //!   clock; each thread owns its state; no mutex on the way of a token.
 //! - Only `engine::llama` names llama.cpp, only `telemetry` SQLite, only `http` hyper and axum. `tests/it/tidy.rs` enforces it.
 

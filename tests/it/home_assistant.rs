@@ -10,6 +10,7 @@ use std::sync::Arc;
 use hob::engine::Model;
 use hob::engine::llama::{LoadedModel, Weights};
 use hob::engine::simulated::SimulatedModel;
+use hob::request::LayoutMode;
 use serde_json::{Value, json};
 
 use crate::house::{Answer, House, Setup, Usage};
@@ -71,9 +72,14 @@ fn as_openai(mut body: Value) -> Value {
     json!({ "model": body["model"], "messages": messages, "tools": body["tools"] })
 }
 
-/// Sends `bodies` one after the other.
+/// Sends `bodies` one after the other, laid out as the client sent them.
 pub(crate) fn replay<M: Model>(model: Arc<M>, context: usize, bodies: &[Value]) -> Vec<Usage> {
-    let house = House::start(model, Setup { model_name: NAME, context, ..Setup::default() });
+    replay_laid(model, context, bodies, LayoutMode::Off)
+}
+
+/// Like `replay`, in the layout mode `layout`.
+fn replay_laid<M: Model>(model: Arc<M>, context: usize, bodies: &[Value], layout: LayoutMode) -> Vec<Usage> {
+    let house = House::start(model, Setup { model_name: NAME, context, layout, ..Setup::default() });
     let usages = bodies.iter().map(|body| {
         let reply = house.ask(body);
         assert_eq!(reply.head.status, 200, "{reply:?}");
@@ -123,6 +129,24 @@ fn a_day_of_its_ollama_integration_computes_so_many_tokens() {
 fn with_room_for_all_a_day_computes_so_many_tokens() {
     check(&models::smollm2(), Recording::LlamaCpp, LARGE_CONTEXT, (211_130, 28_645));
     check(&models::smollm2(), Recording::Ollama, LARGE_CONTEXT, (196_806, 26_841));
+}
+
+/// From nothing: what changes must be learnt from the day itself.
+#[test]
+fn a_day_laid_out_computes_fewer_tokens_than_as_sent() {
+    for recording in [Recording::LlamaCpp, Recording::Ollama] {
+        let n_computed = |layout| {
+            let usages = replay_laid(simulated(&models::smollm2()), LARGE_CONTEXT, &bodies(recording), layout);
+            let (n_prompt, n_computed) = totals(&usages);
+            let percent = 100.0 * n_computed as f64 / n_prompt as f64;
+            eprintln!("{recording:?}, {layout:?}: {n_computed} of {n_prompt} tokens computed, {percent:.2} %");
+            n_computed
+        };
+        let as_sent = n_computed(LayoutMode::Off);
+        assert_eq!(n_computed(LayoutMode::Observe), as_sent);
+        assert!(n_computed(LayoutMode::Safe) <= as_sent);
+        assert!(n_computed(LayoutMode::Optimise) < as_sent);
+    }
 }
 
 /// Qwen's template has a place for tools.

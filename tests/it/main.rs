@@ -7,8 +7,6 @@
 mod bad_input;
 mod cold;
 mod commands;
-#[allow(dead_code)]
-mod ha_tmp;
 #[cfg(feature = "llama")]
 mod home_assistant;
 mod house;

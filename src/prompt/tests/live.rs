@@ -98,6 +98,7 @@ fn a_clock_at_the_front_stands_before_the_question_and_the_rest_is_shared() {
     let [moved] = &first.moved[..] else { panic!("one text moved: {:?}", first.moved) };
     assert_eq!((&*moved.text, moved.from_message, moved.to_message), ("Current time: 20:06:10", 0, Some(1)));
     assert_eq!(first.live_cause, Cause::New);
+    assert_eq!(ask(START, "Is the oven on?").prompt, first.prompt, "a retry gets equal bytes");
 
     let second = ask(START + 3725, "And the light?");
     let shared = shown(&second, n_common(&first, &second));
@@ -125,16 +126,25 @@ fn a_turn_that_was_answered_keeps_its_live_block_while_the_conversation_goes_on(
     let class = |section: &Section| (section.name.clone(), section.n_bytes);
     let last: Vec<_> = second.sections.iter().rev().take(3).map(class).collect();
     assert_eq!(last, [("live".into(), 122), ("question".into(), 14), ("history".into(), 15)]);
+}
 
-    // The same words with another answer: another past.
-    let [mut other, mut same] = [messages.to_vec(), messages.to_vec()];
-    other[2] = assistant("It is on.");
-    same[3] = user("And the door?");
-    let mut cause = |messages: &[Message]| {
-        planner.plan(&request("model", messages, &[LIGHT]), &Moment::utc(later)).unwrap().live_cause
-    };
-    assert_eq!(cause(&same), Cause::Appended);
-    assert_eq!(cause(&other), Cause::Appended, "a record with another answer is better than none");
+#[test]
+fn the_answer_tells_two_conversations_with_the_same_question_apart() {
+    let mut planner = laying(LayoutMode::Safe, 1 << 20, None);
+    let conversations: Vec<(Planned, &str)> = [(START, "It is off."), (START + 700, "It is on.")]
+        .map(|(now, answer)| {
+            let asked = request("model", &[clocked(now), user("Oven?")], &[LIGHT]);
+            let planned = planner.plan(&asked, &Moment::utc(now)).unwrap();
+            planner.remember(&spoken(&planned, answer));
+            (planned, answer)
+        })
+        .into();
+    let now = START + 1400;
+    for (first, answer) in conversations {
+        let messages = [clocked(now), user("Oven?"), assistant(answer), user("And the light?")];
+        let second = planner.plan(&request("model", &messages, &[LIGHT]), &Moment::utc(now)).unwrap();
+        assert!(second.prompt.tokens.starts_with(&first.prompt.tokens), "{answer}");
+    }
 }
 
 #[test]
