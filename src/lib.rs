@@ -23,9 +23,9 @@
 //!
 //! 1. `http::listener` takes the connection, `http::openai` parses the body under a size limit to a [`request::Request`].
 //!    Bad input ends here: a 4xx that names the field.
-//! 2. `prompt::Planner`, on its own thread, puts the sections in order, moves what changes behind what stays (where the
-//!    layout mode lets it), renders them with the model's template and turns the text
-//!    into [`request::TokenPrompt`]: tokens, and cuts where sections end. Too long for the context: 400 with both numbers.
+//! 2. `prompt::Planner`, on its own thread, moves what changes behind what stays (where the layout mode lets it), puts
+//!    the sections in order, renders them with the model's template and turns the text into [`request::TokenPrompt`]: tokens,
+//!    and cuts where sections end. Too long for the context: 400 with both numbers.
 //! 3. [`scheduler::SchedulerHandle::submit`] queues it, or says when to come again: 503. From here HTTP only awaits events.
 //! 4. Admission (`scheduler::step`): [`kv::Cache::stand`] finds the longest held prefix, locks it, takes a sequence id, makes it
 //!    an owner of the prefix's cells and promises cells for the rest. A request whose next tokens another one is computing

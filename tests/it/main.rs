@@ -1,8 +1,8 @@
 //! The integration tests, one binary: what the parts do together.
 //!
-//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `layout`, `home_assistant`: whole daemons over the
-//! simulated engine, asked over real sockets. `real`: the same and the scheduler over a real model. `tidy`: the borders between
-//! the rooms. `house`, `cold` and `models` are what they stand on.
+//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `layout`, `home_assistant`: whole daemons
+//! over the simulated engine, asked over real sockets. `real`: the same and the scheduler over a real model. `tidy`: the
+//! borders between the rooms. `house`, `cold` and `models` are what they stand on.
 
 mod bad_input;
 mod cold;

@@ -181,7 +181,8 @@ fn a_long_past_is_said_once_before_it_is_left_out() {
         let mut turns = Vec::new();
         for n in 0..10 {
             let now = START + 700 * n;
-            turns.push(user(&format!("Question {n}")));
+            // The last one is so long that what is stale is little beside it.
+            turns.push(user(&format!("Question {n}{}", " please".repeat(if n == 9 { 1000 } else { 0 }))));
             let messages: Vec<Message> = [clocked(now)].into_iter().chain(turns.iter().cloned()).collect();
             let planned = planner.plan(&request("model", &messages, &[]), &Moment::utc(now)).unwrap();
             planner.remember(&spoken(&planned, "Yes."));
