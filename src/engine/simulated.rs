@@ -4,9 +4,9 @@
 //! is. The next token is a hash of all contents the sequence sees. Whoever stands on a wrong, missing or stale cell says
 //! something else than a cold run does.
 //!
-//! Faults that llama.cpp has and reports to nobody (kv.md, *measured*) are the same here: windowed memories recycle the old cells
-//! of a sequence that is their only owner, recurrent memories share and copy their latest state whatever range is asked for,
-//! refuse to cut, and a windowed state saved late restores as a success with cells missing.
+//! Faults that llama.cpp has and reports to nobody (measured: logits off by 4 to 14) are the same here: windowed memories
+//! recycle the old cells of a sequence that is their only owner, recurrent memories share and copy their latest state whatever
+//! range is asked for and refuse to cut, and a windowed state copied late arrives as a success with cells missing.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

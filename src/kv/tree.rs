@@ -490,7 +490,7 @@ mod tests {
         tree.find(owner, &tokens(text)).n_tokens
     }
 
-    /// The example of architecture.md section 1.
+    /// The example that says what reuse is: the same tokens from position 0.
     #[test]
     fn replacing_h_reuses_seven_tokens_and_replacing_a_none() {
         let mut tree = Tree::new();
