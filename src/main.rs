@@ -186,7 +186,7 @@ fn since(text: &str) -> Result<Duration, String> {
     config::parse_duration(text).ok_or_else(|| format!("{text:?} is no time span; write 30m, 24h or 7d"))
 }
 
-/// How long llama.cpp's threads spin at a barrier before they sleep (architecture.md, section 5).
+/// How long llama.cpp's threads spin at a barrier before they sleep.
 ///
 /// A home server is never idle, and spinning threads wait for one that the kernel put aside. Seconds for 256 tokens of prefill and
 /// for 30 decode steps on two cores (`hob bench --threads`, the demo model, medians of five), quiet → beside a busy thread:

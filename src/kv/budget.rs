@@ -57,7 +57,7 @@ impl Ids {
 
 /// Sequence ids to ask the context for: for answers, warming, pins and as many resident leaves as are cheap.
 ///
-/// Each id costs n_vocab × 4 bytes of output buffer (kv.md, "Memory classes"): 32 MiB of that is the most, unless answers and
+/// Each id costs n_vocab × 4 bytes of output buffer: 32 MiB of that is the most, unless answers and
 /// pins alone need more. An answer may need two, its own and one that its node inherited. llama.cpp has at most 256.
 pub fn n_seq_max(parallel: usize, n_pins: usize, n_vocab: u64) -> usize {
     const OUTPUT_BYTES_MAX: u64 = 32 << 20;

@@ -1,10 +1,11 @@
 //! The K/V cache: what the cells hold and who may use how many.
 //!
 //! `tree` knows prefixes, `wholes` stands in for it where a memory cannot be cut, `budget` counts ids and cells, and `cache` joins
-//! them over the engine. Tree, wholes and budget are pure; only `cache` tells the engine what to share and remove.
+//! them over the engine. Tree, wholes, budget and ghosts are pure; only `cache` tells the engine what to share and remove.
 
 pub mod budget;
 pub mod cache;
+mod ghosts;
 pub mod tree;
 pub mod wholes;
 

@@ -1,4 +1,4 @@
-//! Whole sequences, for models whose memory is not proved to be rewindable (kv.md, "Memory classes": opaque).
+//! Whole sequences, for models whose memory is not proved to be rewindable (`Memory::Opaque`).
 //!
 //! A *whole* is a finished sequence that keeps its id and all its cells. It can be continued at its end and nowhere else:
 //! taken over by the request that continues it, or, when it is pinned, copied. Nothing is shared.

@@ -1,9 +1,10 @@
 //! Echoes: a client sends back what the model said, and it keeps the tokens it was said in.
 //!
 //! A text has many spellings in tokens, and a model does not always choose the one that a tokeniser would. Tokenised anew, an
-//! answer in the history would differ from what the cells hold at the first such place, and everything behind it would be computed
-//! again (pains.md, F5). So the ids of an answer are kept under the stretch of text that will stand in the history: what the
-//! template wrote behind the last control token (`assistant\n`), then the answer. An echo belongs to the owner it was said to.
+//! answer in the history would differ from what the cells hold at the first such place, and everything behind it would be
+//! computed again: 34 s in <https://github.com/ggml-org/llama.cpp/issues/11970>. So the ids of an answer are kept under the
+//! stretch of text that will stand in the history: what the template wrote behind the last control token (`assistant\n`), then
+//! the answer. An echo belongs to the owner it was said to.
 
 use std::collections::HashSet;
 

@@ -2,7 +2,7 @@
 //!
 //! A *chunk* is the part of a prompt that one step computes. Where chunks end is a function of positions only, never of load or
 //! time: batch composition moves logits, so the same prompt has to be cut at the same places whenever it is computed
-//! (kv.md, "Exactness").
+//! (the map in `lib.rs`, "Invariants").
 
 /// Tokens of a full chunk. Larger ones make other streams wait longer for their next token; under 64, a matrix product
 /// leaves the fast path.

@@ -2,8 +2,10 @@
 //!
 //! A *step* is one `decode` call: a token for every decoding sequence, then prefill chunks under the token budget.
 //! This file is the door: what others send in and what they can watch. It decides nothing. Inside, `batch` (who joins a
-//! step) and `emission` (what text may leave) are pure, `sequence` is one request's life, `pins` their state, `step` the loop.
+//! step) and `emission` (what text may leave) are pure, `sequence` is one request's life, `pins` their state, `admission`
+//! says who runs, `step` is the loop.
 
+mod admission;
 mod batch;
 mod emission;
 mod pins;

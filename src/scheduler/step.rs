@@ -14,16 +14,12 @@ use tracing::{debug, error, info, warn};
 use super::batch::{self, Part, Priority};
 use super::emission::Emitted;
 use super::pins::Pins;
-use super::sequence::{Follows, GROWTH, Running, Sequence, Work};
+use super::sequence::{Running, Sequence, Work};
 use super::{Command, Recorder, Status};
 use crate::engine::{Batch, BatchToken, DecodeError, Engine, Vocab};
-use crate::kv::{Cache, EvictionCause, Standing};
-use crate::request::{CacheUse, Finish, MissCause, Token};
+use crate::kv::{Cache, EvictionCause};
+use crate::request::{Finish, Token};
 use crate::telemetry::{CellsRecord, EvictionRecord, Record};
-
-/// A request follows another that is computing its next tokens if that saves at least this many. Fewer than a third of a
-/// small chunk are computed sooner than waited for.
-const FOLLOW_MIN: usize = 32;
 
 /// How long the loop waits when sequences run but none can go on, because their clients do not read.
 const STALLED_WAIT: Duration = Duration::from_millis(20);
@@ -158,297 +154,6 @@ impl<E: Engine> Scheduler<E> {
         let parked_gone: VecDeque<_> = parked_gone;
         for sequence in gone.into_iter().chain(parked_gone) {
             self.end(sequence, Finish::Cancelled, None);
-        }
-    }
-
-    /// Followers take what their leaders computed; one whose leader is done with the common part or gone goes on by itself.
-    ///
-    /// A leader stands before its followers. One that was parked and runs again stands behind them and may follow one of
-    /// them: it is their leader no longer, or both would wait for each other.
-    fn follow_leaders(&mut self) {
-        let mut index = 0;
-        while index < self.running.len() {
-            if self.follow_leader(index) {
-                index += 1;
-            }
-        }
-    }
-
-    /// The same for the sequence at `index`; `false` if it does not run any more.
-    fn follow_leader(&mut self, index: usize) -> bool {
-        let Some(follows) = self.running[index].sequence.follows else { return true };
-        let leader = self.running[..index].iter().find(|other| other.sequence.key == follows.leader);
-        let n_led = leader.map(|leader| leader.n_past().min(follows.n_common));
-        let follower = &mut self.running[index];
-        let n = n_led.unwrap_or(follows.n_common);
-        let tokens = &follower.sequence.tokens[..n];
-        if let Err(error) = self.cache.advance(&mut self.engine, &mut follower.standing, tokens) {
-            self.finish(index, Finish::Error, Some(error.to_string()));
-            return false;
-        }
-        let n_past = follower.n_past();
-        if n_past < follows.n_common && n_led.is_some() {
-            return true;
-        }
-        follower.sequence.follows = None;
-        let n_left = follows.n_common - n_past;
-        // The leader is gone: what it had been promised for the common part goes to us, or to the next leader.
-        if n_left > 0 {
-            let follows = self.find_leader(&self.running[index].sequence, n_past, index);
-            let follower = &mut self.running[index];
-            follower.sequence.follows = follows;
-            let n_led = follows.map_or(0, |follows| follows.n_common - n_past);
-            let n_more = n_left.saturating_sub(n_led);
-            if self.cache.reserve(&mut follower.standing, n_more) < n_more {
-                self.park(index);
-                return false;
-            }
-            if follows.is_some() {
-                return true;
-            }
-        }
-        let cause = self.miss_cause(&self.running[index].sequence);
-        self.tell_admitted(index, cause);
-        true
-    }
-
-    /// Admits parked sequences, then waiting ones, in order, while they fit; then a pin to warm.
-    fn admit(&mut self) {
-        while self.n_answering() < self.parallel {
-            let (sequence, was_parked) = match self.parked.pop_front() {
-                Some(sequence) => (sequence, true),
-                None => match self.waiting.pop_front() {
-                    Some(sequence) => (sequence, false),
-                    None => break,
-                },
-            };
-            match self.try_admit(sequence) {
-                None if was_parked => {}
-                None => {
-                    self.n_waiting.fetch_sub(1, Ordering::Relaxed);
-                }
-                Some(sequence) => {
-                    let queue = if was_parked { &mut self.parked } else { &mut self.waiting };
-                    queue.push_front(sequence);
-                    break;
-                }
-            }
-        }
-        self.is_warming_blocked = false;
-        if self.waiting.is_empty()
-            && self.parked.is_empty()
-            && let Some(index) = self.pins.next()
-        {
-            self.is_warming_blocked = !self.start_warming(index);
-        }
-    }
-
-    /// Makes a sequence run; gives it back if it does not fit now. One that cannot ever fit is ended.
-    fn try_admit(&mut self, mut sequence: Sequence<E::Sampler>) -> Option<Sequence<E::Sampler>> {
-        let (n_tokens, n_cells) = (sequence.tokens.len(), self.cache.cells().total);
-        if n_tokens > n_cells {
-            self.end(sequence, Finish::Error, Some(format!("prompt has {n_tokens} tokens, context holds {n_cells}")));
-            return None;
-        }
-        if let Err(error) = self.make_sampler(&mut sequence) {
-            self.end(sequence, Finish::Error, Some(error));
-            return None;
-        }
-        if self.cache.is_shared()
-            && let Some(pin) = self.pins.cold_prefix_of(&sequence.tokens)
-        {
-            self.start_warming(pin);
-        }
-        loop {
-            let n_hit = self.cache.find(sequence.owner, sequence.reusable());
-            let follows = self.find_leader(&sequence, n_hit, self.running.len());
-            let cause = self.miss_cause(&sequence);
-            match self.stand(&sequence, follows) {
-                Err(error) => {
-                    self.end(sequence, Finish::Error, Some(error));
-                    return None;
-                }
-                Ok(Some(standing)) => {
-                    self.start(sequence, standing, follows, cause);
-                    return None;
-                }
-                // Room is made by whoever matters least: a pin that is just warming, then, when nobody else runs, warm pins.
-                Ok(None) => match self.running.iter().position(|running| running.sequence.is_warming()) {
-                    Some(index) => self.park(index),
-                    None if !self.running.is_empty() => return Some(sequence),
-                    None if self.give_up_pins() => {}
-                    None => {
-                        let error = format!("no room for a prompt of {n_tokens} tokens among {n_cells} cells");
-                        self.end(sequence, Finish::Error, Some(error));
-                        return None;
-                    }
-                },
-            }
-        }
-    }
-
-    fn make_sampler(&self, sequence: &mut Sequence<E::Sampler>) -> Result<(), String> {
-        if let Work::Answer(answer) = &mut sequence.work
-            && answer.sampler.is_none()
-        {
-            let sampler = self.engine.sampler(&answer.sampling, &sequence.tokens);
-            answer.sampler = Some(sampler.map_err(|error| error.to_string())?);
-        }
-        Ok(())
-    }
-
-    /// A place in the cache with the sequence's tokens and its first reservation promised.
-    fn stand(&mut self, sequence: &Sequence<E::Sampler>, follows: Option<Follows>) -> Result<Option<Standing>, String> {
-        let n_cells = self.cache.cells().total;
-        let n_led = follows.map_or(0, |follows| follows.n_common);
-        let n_tokens = sequence.tokens.len();
-        let n_first = sequence.first_reservation();
-        // An answer may end at the end of the context, so no more than that is ever promised.
-        let n_needed = |n_hit: usize| (n_tokens + n_first).min(n_cells).saturating_sub(n_hit.max(n_led));
-        self.cache
-            .stand(&mut self.engine, sequence.owner, sequence.reusable(), n_needed)
-            .map_err(|error| error.to_string())
-    }
-
-    fn start(
-        &mut self,
-        mut sequence: Sequence<E::Sampler>,
-        standing: Standing,
-        follows: Option<Follows>,
-        cause: MissCause,
-    ) {
-        sequence.follows = follows;
-        debug!(
-            key = sequence.key,
-            n_tokens = sequence.tokens.len(),
-            n_cached = standing.n_past(),
-            ?follows,
-            "admitted"
-        );
-        self.running.push(Running { sequence, standing });
-        if follows.is_none() {
-            self.tell_admitted(self.running.len() - 1, cause);
-        }
-    }
-
-    fn miss_cause(&self, sequence: &Sequence<E::Sampler>) -> MissCause {
-        let last_cut = sequence.cuts.last().copied().unwrap_or(0);
-        self.cache.miss_cause(sequence.owner, &sequence.tokens, last_cut)
-    }
-
-    /// Tells the client what it did not have to wait for; a follower hears it when its leader is done.
-    fn tell_admitted(&mut self, index: usize, cause: MissCause) {
-        let Running { sequence, standing } = &mut self.running[index];
-        let n_cached = standing.n_past();
-        let n_prompt = sequence.n_prompt;
-        if let Work::Answer(answer) = &mut sequence.work {
-            answer.admit(CacheUse { n_prompt, n_cached, n_restored: 0, cause }, Instant::now());
-            self.pins.count_hit(&sequence.tokens, n_cached);
-        }
-    }
-
-    /// The running sequence before `end` in order that will compute most of what `sequence` needs next.
-    fn find_leader(&self, sequence: &Sequence<E::Sampler>, n_hit: usize, end: usize) -> Option<Follows> {
-        if !self.cache.is_shared() {
-            return None;
-        }
-        let reusable = sequence.reusable();
-        let leaders = self.running[..end].iter().filter(|leader| {
-            sequence.owner.may_see(leader.sequence.owner)
-                && leader.sequence.tokens.len() == leader.sequence.n_prompt
-                && leader.n_past() <= n_hit
-        });
-        let follows = leaders.map(|leader| {
-            let tokens = leader.sequence.tokens.iter().zip(reusable);
-            Follows { leader: leader.sequence.key, n_common: tokens.take_while(|(a, b)| a == b).count() }
-        });
-        follows.max_by_key(|follows| follows.n_common).filter(|follows| follows.n_common >= n_hit + FOLLOW_MIN)
-    }
-
-    fn n_answering(&self) -> usize {
-        self.running.iter().filter(|running| !running.sequence.is_warming()).count()
-    }
-
-    /// Starts to warm a cold pin, if it fits without taking anything from running sequences.
-    fn start_warming(&mut self, index: usize) -> bool {
-        let pin = self.pins.start(index);
-        let (tokens, cuts) = (pin.prompt.tokens.clone(), pin.prompt.cuts.clone());
-        self.next_key += 1;
-        let sequence = Sequence::warming(self.next_key, index, tokens, cuts);
-        match self.stand(&sequence, None) {
-            Ok(Some(standing)) => {
-                let is_held = standing.n_past() == sequence.tokens.len();
-                self.start(sequence, standing, None, MissCause::Cold);
-                // Another pin begins with it, or it was given up and not evicted: no step will end it.
-                if is_held {
-                    self.finish(self.running.len() - 1, Finish::Stop, None);
-                }
-                return true;
-            }
-            Ok(None) => self.pins.set_cold(index),
-            Err(error) => {
-                error!(error, "warming a pin");
-                self.pins.set_failed(index);
-            }
-        }
-        false
-    }
-
-    /// Promises more cells to those who used theirs up; parks the newest sequence if there are none.
-    fn grow(&mut self) {
-        let mut index = 0;
-        while index < self.running.len() {
-            let running = &mut self.running[index];
-            let n_past = running.n_past();
-            let is_short = running.sequence.is_decoding(n_past) && running.standing.n_reserved() == 0;
-            if !is_short {
-                index += 1;
-                continue;
-            }
-            let n_cells = self.cache.cells().total;
-            let n = GROWTH.min(n_cells - n_past);
-            if self.cache.reserve(&mut running.standing, n) > 0 {
-                index += 1;
-                continue;
-            }
-            // A pin that is just warming gives way first, then the newest answer; warm pins only when nobody else is left.
-            let warming = self.running.iter().position(|running| running.sequence.is_warming());
-            match warming.or_else(|| (self.running.len() > 1).then(|| self.running.len() - 1)) {
-                Some(newest) => {
-                    self.park(newest);
-                    if newest < index {
-                        index -= 1;
-                    }
-                }
-                None if self.give_up_pins() => {}
-                None => self.finish(index, Finish::Length, None),
-            }
-        }
-    }
-
-    /// Gives all warm pins up, so that their cells can be evicted. They are warmed again when nothing else is to do.
-    fn give_up_pins(&mut self) -> bool {
-        let given = self.pins.give_up();
-        if given.is_empty() {
-            return false;
-        }
-        warn!(n_pins = given.len(), "pins gave up their cells for a request that would not fit otherwise");
-        for pinned in given {
-            self.cache.unpin(pinned);
-        }
-        true
-    }
-
-    /// Takes a running sequence off its cells; it goes on later from what is still held then.
-    fn park(&mut self, index: usize) {
-        let Running { mut sequence, standing } = self.running.remove(index);
-        sequence.follows = None;
-        let n_past = standing.n_past();
-        debug!(key = sequence.key, n_past, "parked");
-        self.cache.leave(&mut self.engine, standing, &sequence.tokens[..n_past]);
-        match sequence.work {
-            Work::Warm(pin) => self.pins.set_cold(pin),
-            Work::Answer(_) => self.parked.push_back(sequence),
         }
     }
 
@@ -616,7 +321,7 @@ impl<E: Engine> Scheduler<E> {
     }
 
     /// Ends the running sequence at `index`; what it computed stays findable unless it failed.
-    fn finish(&mut self, index: usize, finish: Finish, error: Option<String>) {
+    pub(super) fn finish(&mut self, index: usize, finish: Finish, error: Option<String>) {
         let Running { sequence, standing } = self.running.remove(index);
         let n_past = standing.n_past();
         let computed: &[Token] = &sequence.tokens[..n_past];
@@ -637,7 +342,7 @@ impl<E: Engine> Scheduler<E> {
     }
 
     /// Tells client and telemetry that a sequence without cells is over.
-    fn end(&mut self, sequence: Sequence<E::Sampler>, finish: Finish, error: Option<String>) {
+    pub(super) fn end(&mut self, sequence: Sequence<E::Sampler>, finish: Finish, error: Option<String>) {
         if let Work::Answer(answer) = sequence.work {
             debug!(key = sequence.key, finish = finish.name(), n_generated = answer.n_generated, "ended");
             let tokens = sequence.tokens.split_at(sequence.n_prompt);

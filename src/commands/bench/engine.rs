@@ -15,7 +15,7 @@ use crate::request::{Sampling, Token};
 /// Tokens of one batch: a full chunk of the scheduler's.
 pub(super) const CHUNK: usize = 256;
 
-/// Tokens decoded to measure the speed: the number in architecture.md, section 5.
+/// Tokens decoded to measure the speed.
 pub(super) const N_DECODE: usize = 30;
 
 /// Tokens computed to measure prefill.

@@ -17,7 +17,7 @@ use crate::prompt::{Moment, Planner, Profile, PromptError};
 /// Requests of each kind, after one that is not counted.
 const N_RUNS: usize = 25;
 
-/// prompt.md, "cost goal": from bytes to matched tokens, for 5,000 tokens seen before and for what follows in a tool loop.
+/// The goal of planning: from bytes to matched tokens, for 5,000 tokens seen before and for what follows in a tool loop.
 const HOUSEHOLD_MS_MAX: f64 = 15.0;
 const CONTINUATION_MS_MAX: f64 = 5.0;
 

@@ -1,4 +1,4 @@
-//! kv.md, "Exactness": what is shared gives the logits of what is computed alone.
+//! Exactness: what is shared gives the logits of what is computed alone.
 
 use hob::request::{MissCause, Token, TokenPrompt};
 
@@ -94,7 +94,7 @@ fn a_follower_inherits_a_cancelled_leaders_work_and_gets_the_logits_of_a_cold_on
     house.rest();
 }
 
-/// kv.md, E3: the rounding of f16 K/V depends on company, so sharing may move logits as far as company moves cold ones.
+/// The rounding of f16 K/V depends on company, so sharing may move logits as far as company moves cold ones.
 #[test]
 fn company_moves_shared_logits_no_further_than_cold_ones() {
     let mut case = Case::new(300);

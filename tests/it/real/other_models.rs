@@ -106,6 +106,37 @@ fn models_qwen_shares_its_tools_and_computes_what_it_computes_alone() {
     assert_eq!(house.rest().pins[0].n_hits, 2);
 }
 
+/// Qwen 3 is on the list of memories that can be cut and shared anywhere: this is the proof.
+#[test]
+fn qwen3_is_shared_and_cut_anywhere_with_the_logits_of_a_cold_run() {
+    let file = tiny::qwen3();
+    let model = load(file.path(), Some(GEMMA));
+    let policy = text(&model, "House", 300);
+    let split = TokenPrompt { tokens: policy.clone(), cuts: vec![200] };
+    let pins = vec![Pin { name: "house".to_owned(), prompt: split }];
+    let house = House::of(&model, Setup { pins, ..Setup::default() });
+    house.await_warm();
+    // At the pin's end, in the middle of the pin, and in the middle of what another request left.
+    let kitchen = text(&model, "Kitchen", 40);
+    for (parts, n_cached) in [
+        (vec![&policy[..], &kitchen[..]], 300),
+        (vec![&policy[..200], &text(&model, "Attic", 30)[..]], 200),
+        (vec![&policy[..], &kitchen[..20], &text(&model, "Cellar", 30)[..]], 320),
+    ] {
+        // All are split at the same places, so that equal tokens are computed in equal chunks.
+        let n = parts.iter().map(|part| part.len()).sum();
+        let cuts = [200, 300, 320].into_iter().filter(|&cut| cut < n).collect();
+        let asked = TokenPrompt { tokens: parts.concat(), cuts };
+        let shared = house.ask(ALICE, &asked, 8);
+        assert_eq!(shared.n_cached(), n_cached);
+        let cold_house = House::of(&model, Setup::default());
+        let cold = cold_house.ask(ALICE, &asked, 8);
+        assert_eq!(cold.n_cached(), 0);
+        assert!(house.log.row(&asked.tokens).logits == cold_house.log.row(&asked.tokens).logits, "cut at {n_cached}");
+    }
+    house.rest();
+}
+
 /// A recurrent state is one value: what is not whole is nothing.
 #[test]
 fn recurrent_and_hybrid_models_reuse_whole_sequences_with_the_logits_of_cold_ones() {

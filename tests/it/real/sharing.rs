@@ -1,5 +1,5 @@
 //! What is computed and what is not, in exact numbers, and that nobody's answer changes by it. On q8_0 K/V, where rounding
-//! depends on nothing but the order of a sequence's own cells: any company gives the same bits (kv.md, E2).
+//! depends on nothing but the order of a sequence's own cells: any company gives the same bits.
 
 use std::collections::HashMap;
 

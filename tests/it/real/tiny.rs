@@ -1,4 +1,4 @@
-//! Writes GGUF files of tiny recurrent models with random weights: what they say means nothing, how they remember does.
+//! Writes GGUF files of tiny models with random weights: what they say means nothing, how they remember does.
 //!
 //! A *hybrid* has layers that attend beside layers that recur. The vocabulary is the 256 bytes.
 
@@ -33,14 +33,33 @@ pub(super) fn jamba() -> NamedTempFile {
     for name in ["q", "k", "v", "output"] {
         tensors.push(tensor(format!("blk.1.attn_{name}.weight"), &[N_EMBD, N_EMBD], Fill::Random));
     }
-    for layer in 0..2 {
-        tensors.push(tensor(format!("blk.{layer}.ffn_norm.weight"), &[N_EMBD], Fill::One));
-        for (name, shape) in [("gate", [N_EMBD, N_FF]), ("up", [N_EMBD, N_FF]), ("down", [N_FF, N_EMBD])] {
-            tensors.push(tensor(format!("blk.{layer}.ffn_{name}.weight"), &shape, Fill::Random));
-        }
-    }
+    tensors.extend((0..2).flat_map(feed_forward));
     let heads = vec![("jamba.attention.head_count", number(2)), ("jamba.attention.head_count_kv", numbers(&[0, 2]))];
     write("jamba", heads, tensors)
+}
+
+/// Two layers of full attention with normed queries and keys, two query heads on one K/V head.
+pub(super) fn qwen3() -> NamedTempFile {
+    const HEAD: usize = N_EMBD / 2;
+    let mut tensors = ends();
+    for layer in 0..2 {
+        let named = |name: &str, shape: &[usize], fill| tensor(format!("blk.{layer}.{name}.weight"), shape, fill);
+        tensors.push(named("attn_norm", &[N_EMBD], Fill::One));
+        tensors.push(named("attn_q", &[N_EMBD, 2 * HEAD], Fill::Random));
+        tensors.push(named("attn_k", &[N_EMBD, HEAD], Fill::Random));
+        tensors.push(named("attn_v", &[N_EMBD, HEAD], Fill::Random));
+        tensors.push(named("attn_output", &[2 * HEAD, N_EMBD], Fill::Random));
+        tensors.push(named("attn_q_norm", &[HEAD], Fill::One));
+        tensors.push(named("attn_k_norm", &[HEAD], Fill::One));
+        tensors.extend(feed_forward(layer));
+    }
+    let heads = vec![
+        ("qwen3.attention.head_count", number(2)),
+        ("qwen3.attention.head_count_kv", number(1)),
+        ("qwen3.attention.key_length", number(HEAD)),
+        ("qwen3.attention.value_length", number(HEAD)),
+    ];
+    write("qwen3", heads, tensors)
 }
 
 enum Fill {
@@ -66,6 +85,13 @@ fn ends() -> Vec<Tensor> {
         tensor("token_embd.weight", &[N_EMBD, N_VOCAB], Fill::Random),
         tensor("output_norm.weight", &[N_EMBD], Fill::One),
     ]
+}
+
+fn feed_forward(layer: usize) -> Vec<Tensor> {
+    let norm = tensor(format!("blk.{layer}.ffn_norm.weight"), &[N_EMBD], Fill::One);
+    let shapes = [("gate", [N_EMBD, N_FF]), ("up", [N_EMBD, N_FF]), ("down", [N_FF, N_EMBD])];
+    let weights = shapes.map(|(name, shape)| tensor(format!("blk.{layer}.ffn_{name}.weight"), &shape, Fill::Random));
+    [norm].into_iter().chain(weights).collect()
 }
 
 fn recurrent_layer(layer: usize) -> Vec<Tensor> {

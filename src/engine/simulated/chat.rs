@@ -1,0 +1,120 @@
+//! What the simulated model speaks: one token a byte, and a plain ChatML template.
+
+use crate::engine::{ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
+use crate::request::{Message, Role, Token};
+
+/// One token a byte, and the control tokens of ChatML.
+pub struct ByteVocab {
+    control: Vec<(Token, String)>,
+}
+
+/// Ends a turn, and with it an answer.
+const TURN_END: &str = "<|im_end|>";
+const TURN_START: &str = "<|im_start|>";
+
+impl ByteVocab {
+    pub fn new() -> ByteVocab {
+        let control = [TURN_START, TURN_END, "<|endoftext|>"];
+        ByteVocab { control: (256..).map(Token).zip(control.map(str::to_owned)).collect() }
+    }
+}
+
+impl Default for ByteVocab {
+    fn default() -> ByteVocab {
+        ByteVocab::new()
+    }
+}
+
+impl Vocab for ByteVocab {
+    fn n_tokens(&self) -> usize {
+        256 + self.control.len()
+    }
+
+    fn tokenize(&self, text: &str, special: Special) -> Vec<Token> {
+        let mut tokens = Vec::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(first) = rest.bytes().next() {
+            let control = self.control.iter().find(|(_, spelling)| rest.starts_with(spelling));
+            match control {
+                Some((token, spelling)) if special == Special::Parsed => {
+                    tokens.push(*token);
+                    rest = &rest[spelling.len()..];
+                }
+                _ => {
+                    let n = rest.chars().next().map_or(1, char::len_utf8);
+                    tokens.push(Token(first.into()));
+                    tokens.extend(rest.bytes().take(n).skip(1).map(|byte| Token(byte.into())));
+                    rest = &rest[n..];
+                }
+            }
+        }
+        tokens
+    }
+
+    fn piece(&self, token: Token, out: &mut Vec<u8>) {
+        out.extend(u8::try_from(token.0));
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        token.0 > 256
+    }
+
+    fn bos(&self) -> Option<Token> {
+        None
+    }
+
+    fn control_tokens(&self) -> &[(Token, String)] {
+        &self.control
+    }
+}
+
+/// A plain stand-in for a chat template: ChatML, tools behind the system text.
+pub struct ChatMl {
+    pub takes_tools: bool,
+}
+
+impl ChatTemplate for ChatMl {
+    fn takes_tools(&self) -> bool {
+        self.takes_tools
+    }
+
+    fn prepare(&self, tools: &[String]) -> Result<Box<dyn PreparedTemplate>, EngineError> {
+        let tools = if self.takes_tools { tools.to_vec() } else { Vec::new() };
+        Ok(Box::new(PreparedChatMl { tools }))
+    }
+}
+
+struct PreparedChatMl {
+    tools: Vec<String>,
+}
+
+impl PreparedTemplate for PreparedChatMl {
+    fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
+        let (system, rest) = match messages.split_first() {
+            Some((first, rest)) if matches!(first.role, Role::System | Role::Developer) => (Some(first), rest),
+            _ => (None, messages),
+        };
+        let mut text = String::new();
+        if system.is_some() || !self.tools.is_empty() {
+            text += &format!("{TURN_START}system\n{}", system.map_or("", |system| &system.content));
+            for tool in &self.tools {
+                text += &format!("\n{tool}");
+            }
+            text += &format!("{TURN_END}\n");
+        }
+        for message in rest {
+            text += &format!("{TURN_START}{}\n{}", message.role.template_name(), message.content);
+            for call in &message.tool_calls {
+                text += &format!(
+                    "\n<tool_call>{{\"name\":\"{}\",\"arguments\":{}}}</tool_call>",
+                    call.name, call.arguments
+                );
+            }
+            text += &format!("{TURN_END}\n");
+        }
+        if open_answer {
+            text += &format!("{TURN_START}assistant\n");
+        }
+        Ok(text)
+    }
+}

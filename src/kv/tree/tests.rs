@@ -1,0 +1,267 @@
+//! The tree by example, and against a naive oracle.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ALICE: Owner = Owner::Private([1; 32]);
+const BOB: Owner = Owner::Private([2; 32]);
+
+fn tokens(text: &str) -> Vec<Token> {
+    text.bytes().map(|byte| Token(byte.into())).collect()
+}
+
+/// Computes `text` in the tree as a finished sequence would leave it, and unlocks it.
+fn hold(tree: &mut Tree, owner: Owner, text: &str, seq: u16) -> NodeId {
+    let text = tokens(text);
+    let hit = tree.find(owner, &text);
+    let at = tree.lock(hit);
+    let extended = tree.extend(at, owner, &text[hit.n_tokens..], SeqId(seq));
+    tree.unlock(extended.node);
+    tree.check();
+    extended.node
+}
+
+fn hit_len(tree: &Tree, owner: Owner, text: &str) -> usize {
+    tree.find(owner, &tokens(text)).n_tokens
+}
+
+/// The example that says what reuse is: the same tokens from position 0.
+#[test]
+fn replacing_h_reuses_seven_tokens_and_replacing_a_none() {
+    let mut tree = Tree::new();
+    hold(&mut tree, ALICE, "ABCDEFGH", 0);
+    assert_eq!(hit_len(&tree, ALICE, "ABCDEFGX"), 7);
+    assert_eq!(hit_len(&tree, ALICE, "XBCDEFGH"), 0);
+    assert_eq!(hit_len(&tree, ALICE, "ABCDEFGH"), 8);
+}
+
+#[test]
+fn a_private_prefix_is_seen_by_its_owner_alone() {
+    let mut tree = Tree::new();
+    hold(&mut tree, Owner::Public, "house ", 0);
+    hold(&mut tree, ALICE, "house of alice", 1);
+    assert_eq!(hit_len(&tree, ALICE, "house of alice"), 14);
+    assert_eq!(hit_len(&tree, BOB, "house of alice"), 6);
+    hold(&mut tree, BOB, "house of alice", 2);
+    assert_eq!(hit_len(&tree, BOB, "house of alice"), 14);
+}
+
+#[test]
+fn a_prefix_computed_twice_is_held_once() {
+    let mut tree = Tree::new();
+    let root = tree.lock(tree.find(ALICE, &[]));
+    let first = tree.extend(root, ALICE, &tokens("abcd"), SeqId(0));
+    let root = tree.lock(Hit { node: tree.root(), n_tokens: 0, continues: false });
+    let second = tree.extend(root, ALICE, &tokens("abxy"), SeqId(1));
+    assert_eq!((first.n_duplicate, second.n_duplicate), (0, 2));
+    assert_eq!(tree.n_cells(), 6);
+    tree.check();
+}
+
+#[test]
+fn a_running_leaf_grows_in_place_and_gives_way_when_another_stands_on_it() {
+    let mut tree = Tree::new();
+    let at = tree.lock(tree.find(ALICE, &[]));
+    let at = tree.extend(at, ALICE, &tokens("ab"), SeqId(0)).node;
+    assert_eq!(tree.extend(at, ALICE, &tokens("cd"), SeqId(0)).node, at, "alone it grows in place");
+    let other = tree.lock(tree.find(ALICE, &tokens("abcd")));
+    assert_eq!(other, at);
+    let grown = tree.extend(at, ALICE, &tokens("ef"), SeqId(0)).node;
+    assert_ne!(grown, other, "the other still stands at its end");
+    assert_eq!(tree.end(other), 4);
+    tree.check();
+}
+
+#[test]
+fn an_evicted_leaf_hands_its_id_to_a_parent_that_becomes_a_leaf() {
+    let mut tree = Tree::new();
+    hold(&mut tree, ALICE, "abcd", 0);
+    hold(&mut tree, ALICE, "abxy", 1);
+    let first = tree.evict().unwrap();
+    assert_eq!((first.seq, first.inherited, first.start), (SeqId(0), false, 2), "the older leaf goes first");
+    tree.check();
+    let second = tree.evict().unwrap();
+    assert_eq!((second.seq, second.inherited, second.n_cells), (SeqId(1), true, 2));
+    tree.check();
+    assert_eq!(hit_len(&tree, ALICE, "abxy"), 2);
+    assert!(!tree.evict().unwrap().inherited);
+    assert_eq!(tree.evict(), None);
+    assert_eq!(tree.n_cells(), 0);
+}
+
+#[test]
+fn eviction_never_takes_a_locked_or_pinned_node() {
+    let mut tree = Tree::new();
+    let pin = hold(&mut tree, Owner::Public, "pinned", 0);
+    tree.pin(pin);
+    hold(&mut tree, ALICE, "pinned and more", 1);
+    let locked = tree.lock(tree.find(ALICE, &tokens("pinned and")));
+    assert_eq!(tree.evict().unwrap().n_cells, 5);
+    assert_eq!(tree.evict(), None);
+    tree.unlock(locked);
+    assert_eq!(tree.evict().unwrap().n_cells, 4);
+    assert_eq!(tree.evict(), None);
+    tree.unpin(pin);
+    assert_eq!(tree.evict().unwrap().n_cells, 6);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Find, lock and stand there.
+    Stand(u8, Vec<Token>),
+    /// The i-th standing sequence computes a run.
+    Extend(usize, Vec<Token>),
+    Leave(usize),
+    Pin(usize),
+    Unpin(usize),
+    Evict,
+}
+
+fn op(n_owners: u8) -> impl Strategy<Value = Op> {
+    // Two tokens make collisions, splits and duplicates frequent.
+    let run = proptest::collection::vec((0..2).prop_map(Token), 0..9);
+    prop_oneof![
+        (0..n_owners, run.clone()).prop_map(|(owner, run)| Op::Stand(owner, run)),
+        (any::<usize>(), run).prop_map(|(i, run)| Op::Extend(i, run)),
+        any::<usize>().prop_map(Op::Leave),
+        any::<usize>().prop_map(Op::Pin),
+        any::<usize>().prop_map(Op::Unpin),
+        Just(Op::Evict),
+    ]
+}
+
+/// A sequence that stands in the tree: its node, the tokens up to it, its id.
+struct Standing {
+    owner: Owner,
+    node: NodeId,
+    tokens: Vec<Token>,
+    seq: SeqId,
+}
+
+/// The oracle: every held cell as (owner, the tokens up to and with it), and how often it is held.
+///
+/// With several owners a prefix may be held twice: when the house computes what someone held privately before.
+type Oracle = BTreeMap<(u8, Vec<Token>), usize>;
+
+fn owner_of(index: u8) -> Owner {
+    [Owner::Public, ALICE, BOB][usize::from(index)]
+}
+
+fn index_of(owner: Owner) -> u8 {
+    (0..3).find(|&index| owner_of(index) == owner).unwrap()
+}
+
+fn naive_find(oracle: &Oracle, owner: u8, tokens: &[Token]) -> usize {
+    let is_held = |n: &usize| {
+        oracle.contains_key(&(0, tokens[..*n].to_vec())) || oracle.contains_key(&(owner, tokens[..*n].to_vec()))
+    };
+    (1..=tokens.len()).take_while(is_held).count()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn the_tree_of_one_owner_equals_a_naive_oracle(ops in proptest::collection::vec(op(1), 1..60)) {
+        check(ops, true)?;
+    }
+
+    #[test]
+    fn the_tree_of_three_owners_equals_a_naive_oracle(ops in proptest::collection::vec(op(3), 1..60)) {
+        check(ops, false)?;
+    }
+}
+
+/// Applies `ops` to the tree and to the oracle and compares after each. `held_once`: no cell may be held twice.
+fn check(ops: Vec<Op>, held_once: bool) -> Result<(), TestCaseError> {
+    let mut tree = Tree::new();
+    let mut oracle = Oracle::new();
+    let mut standing: Vec<Standing> = Vec::new();
+    let mut pins: Vec<(NodeId, Vec<Token>)> = Vec::new();
+    let mut next_seq = 0;
+    for op in ops {
+        match op {
+            Op::Stand(owner, tokens) => {
+                let hit = tree.find(owner_of(owner), &tokens);
+                prop_assert_eq!(hit.n_tokens, naive_find(&oracle, owner, &tokens));
+                let node = tree.lock(hit);
+                prop_assert_eq!(tree.end(node), hit.n_tokens);
+                let tokens = tokens[..hit.n_tokens].to_vec();
+                prop_assert_eq!(tree.path(node), tokens.clone());
+                standing.push(Standing { owner: owner_of(owner), node, tokens, seq: SeqId(next_seq) });
+                next_seq += 1;
+            }
+            Op::Extend(i, run) if !standing.is_empty() => {
+                let i = i % standing.len();
+                let at = &mut standing[i];
+                let extended = tree.extend(at.node, at.owner, &run, at.seq);
+                let start = at.tokens.len();
+                at.tokens.extend(&run);
+                at.node = extended.node;
+                prop_assert_eq!(tree.path(at.node), at.tokens.clone());
+                let owner = index_of(at.owner);
+                for n in 1..=run.len() {
+                    let cell = at.tokens[..start + n].to_vec();
+                    let is_duplicate = n <= extended.n_duplicate;
+                    let is_held =
+                        oracle.contains_key(&(0, cell.clone())) || oracle.contains_key(&(owner, cell.clone()));
+                    prop_assert!(!is_duplicate || is_held, "only what was held is a duplicate");
+                    prop_assert!(!held_once || is_duplicate == is_held, "what was held is a duplicate");
+                    if !is_duplicate {
+                        *oracle.entry((owner, cell)).or_default() += 1;
+                    }
+                }
+            }
+            Op::Leave(i) if !standing.is_empty() => {
+                let left = standing.remove(i % standing.len());
+                tree.unlock(left.node);
+            }
+            Op::Pin(i) if !standing.is_empty() => {
+                let at = &standing[i % standing.len()];
+                tree.pin(at.node);
+                pins.push((at.node, at.tokens.clone()));
+            }
+            Op::Unpin(i) if !pins.is_empty() => {
+                let (node, _) = pins.remove(i % pins.len());
+                tree.unpin(node);
+            }
+            Op::Evict => {
+                if let Some(evicted) = tree.evict() {
+                    for n in evicted.start + 1..=evicted.path.len() {
+                        let cell = (index_of(evicted.owner), evicted.path[..n].to_vec());
+                        let count = oracle.get_mut(&cell).expect("only what is held is evicted");
+                        *count -= 1;
+                        if *count == 0 {
+                            oracle.remove(&cell);
+                        }
+                    }
+                    prop_assert_eq!(evicted.n_cells, evicted.path.len() - evicted.start);
+                } else {
+                    prop_assert_eq!(tree.n_evictable(), 0, "what is evictable can be evicted");
+                }
+            }
+            _ => {}
+        }
+        tree.check();
+        prop_assert_eq!(tree.n_cells(), oracle.values().sum::<usize>());
+        for at in &standing {
+            prop_assert_eq!(tree.path(at.node), at.tokens.clone(), "a locked path stays");
+        }
+        for (node, tokens) in &pins {
+            prop_assert_eq!(tree.path(*node), tokens.clone(), "a pinned path stays");
+        }
+    }
+    for at in standing {
+        tree.unlock(at.node);
+    }
+    for (node, _) in pins {
+        tree.unpin(node);
+    }
+    while tree.evict().is_some() {}
+    tree.check();
+    prop_assert_eq!(tree.n_cells(), 0);
+    Ok(())
+}
