@@ -27,7 +27,7 @@
 //!    the sections in order, renders them with the model's template and turns the text into [`request::TokenPrompt`]: tokens,
 //!    and cuts where sections end. Too long for the context: 400 with both numbers.
 //! 3. [`scheduler::SchedulerHandle::submit`] queues it, or says when to come again: 503. From here HTTP only awaits events.
-//! 4. Admission (`scheduler::step`): [`kv::Cache::stand`] finds the longest held prefix, locks it, takes a sequence id, makes it
+//! 4. Admission (`scheduler::admission`): [`kv::Cache::stand`] finds the longest held prefix, locks it, takes a sequence id, makes it
 //!    an owner of the prefix's cells and promises cells for the rest. A request whose next tokens another one is computing
 //!    follows that one instead of computing them again. A pin that is cold is computed for the house first.
 //! 5. Each step (`scheduler::batch`): one token for every decoding sequence, then whole prefill chunks under the budget.
