@@ -93,14 +93,12 @@ impl Owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dialect {
     OpenAi,
-    Ollama,
 }
 
 impl Dialect {
     pub fn name(self) -> &'static str {
         match self {
             Dialect::OpenAi => "openai",
-            Dialect::Ollama => "ollama",
         }
     }
 }
@@ -227,7 +225,7 @@ pub struct CacheUse {
     pub cause: MissCause,
 }
 
-/// Why a prompt was not reused beyond its hit; `None` in the last-token case, where nothing was missed.
+/// Why the first token behind the hit had to be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissCause {
     /// All that can be reused was: only what is new at the end was computed.

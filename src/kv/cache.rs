@@ -253,13 +253,6 @@ impl Cache {
         n
     }
 
-    /// Gives `n` promised cells back.
-    pub fn unreserve(&mut self, standing: &mut Standing, n: usize) {
-        debug_assert!(n <= standing.n_reserved, "only promised cells are given back");
-        standing.n_reserved -= n;
-        self.n_reserved -= n;
-    }
-
     /// Makes what the sequence computed findable: `tokens` are all its computed ones, `n_past` long.
     /// Whole sequences are found when they are finished: nothing happens.
     pub fn publish<E: Engine>(

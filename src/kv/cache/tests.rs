@@ -58,9 +58,6 @@ impl House {
 
     fn advance(&mut self, runner: &mut Runner) {
         self.cache.advance(&mut self.engine, &mut runner.standing, &runner.tokens).unwrap();
-        let n_reserved = runner.standing.n_reserved();
-        let n_left = runner.tokens.len() - runner.standing.n_past();
-        self.cache.unreserve(&mut runner.standing, n_reserved.saturating_sub(n_left));
         self.check();
     }
 
