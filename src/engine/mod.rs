@@ -84,6 +84,10 @@ pub struct Limits {
     pub memory: Memory,
     /// Whether flash attention was decided on; without it idle cells cost far more.
     pub flash_attention: bool,
+    /// Whether windowed layers, where the model has some, keep all their cells.
+    pub swa_full: bool,
+    /// Most positions of one `save`; where the memory is opaque, all of them.
+    pub n_piece_max: usize,
 }
 
 /// One token of a batch.
@@ -131,6 +135,19 @@ pub trait Engine {
     /// Copies the whole state of `src` into `dst`, cells included, which must be empty. The way of opaque memories.
     /// What a windowed memory has dropped of `src` is not copied, and nobody is told: only the end is sure to be there.
     fn copy_whole(&mut self, src: SeqId, dst: SeqId) -> Result<(), EngineError>;
+
+    /// The bytes of the cells of `seq` in `range`, at most `n_piece_max` positions. An opaque memory saves all it holds: `range`
+    /// must be that, and the state is the one of its end. Nothing changes that could be seen.
+    fn save(&mut self, seq: SeqId, range: Range<usize>) -> Result<Vec<u8>, EngineError>;
+
+    /// Puts saved bytes behind what `dst` holds, which must end at `range.start`; the tokens before must be those that stood
+    /// before them when they were saved. Takes as many free cells as `range` is long. Refused are bytes of another shape or of
+    /// other positions; other weights or flipped bits cannot be seen here. On an error `dst` is as before.
+    fn restore(&mut self, dst: SeqId, range: Range<usize>, bytes: &[u8]) -> Result<(), EngineError>;
+
+    /// All of this context, beside the model's files, that saved bytes depend on: bytes saved under another form must never be
+    /// restored.
+    fn saved_form(&self) -> String;
 
     /// Positions held by `seq`: smallest to largest plus one; `None` if it holds none.
     fn held(&self, seq: SeqId) -> Option<Range<usize>>;

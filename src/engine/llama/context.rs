@@ -45,6 +45,9 @@ const N_THREADS_MAX: usize = 512;
 /// Positions are 32-bit and signed; llama.cpp rounds the number of cells up, so some room is left.
 const N_CELLS_MAX: usize = 1 << 30;
 
+/// Most positions in one piece of saved cells: a copy in or out then takes no longer than a small step.
+const N_PIECE_MAX: usize = 256;
+
 impl<'a> LlamaEngine<'a> {
     pub(super) fn open(
         model: &'a LoadedModel,
@@ -85,6 +88,11 @@ impl<'a> LlamaEngine<'a> {
             n_batch: context.n_batch() as usize,
             memory: model.memory,
             flash_attention: false,
+            swa_full: true,
+            n_piece_max: match model.memory {
+                Memory::Rewindable => N_PIECE_MAX,
+                Memory::Opaque => context.n_ctx() as usize,
+            },
         };
         let mut engine = LlamaEngine {
             context,
@@ -311,6 +319,18 @@ impl Engine for LlamaEngine<'_> {
         self.spans[dst_idx] = span;
         self.debug_check(dst);
         Ok(())
+    }
+
+    fn save(&mut self, seq: SeqId, range: Range<usize>) -> Result<Vec<u8>, EngineError> {
+        Err(refused(seq, format!("{range:?} cannot be saved yet")))
+    }
+
+    fn restore(&mut self, dst: SeqId, range: Range<usize>, _bytes: &[u8]) -> Result<(), EngineError> {
+        Err(refused(dst, format!("{range:?} cannot be restored yet")))
+    }
+
+    fn saved_form(&self) -> String {
+        String::new()
     }
 
     fn held(&self, seq: SeqId) -> Option<Range<usize>> {
