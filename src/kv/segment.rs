@@ -106,7 +106,14 @@ pub struct Segment {
 
 impl Segment {
     /// The run `tokens[start..]` of the prefix `tokens`, saved in `pieces`. A whole has `start` 0 and one piece.
-    pub fn new(owner: Owner, kept: Kept, is_whole: bool, tokens: &[Token], start: usize, pieces: Vec<Piece>) -> Segment {
+    pub fn new(
+        owner: Owner,
+        kept: Kept,
+        is_whole: bool,
+        tokens: &[Token],
+        start: usize,
+        pieces: Vec<Piece>,
+    ) -> Segment {
         debug_assert_eq!(pieces.iter().map(|piece| piece.n_tokens).sum::<usize>(), tokens.len() - start);
         debug_assert!(!is_whole || (start == 0 && pieces.len() == 1), "a whole is one piece from 0");
         let prefix = PrefixHash::of(&tokens[..start]);
@@ -160,7 +167,9 @@ mod tests {
     #[test]
     fn a_key_tells_owner_prefix_and_run_apart() {
         let alice = Owner::Private([1; 32]);
-        let key = |owner, is_whole, prefix, run| SegmentKey::of(owner, is_whole, PrefixHash::of(&tokens(prefix)), &tokens(run));
+        let key = |owner, is_whole, prefix, run| {
+            SegmentKey::of(owner, is_whole, PrefixHash::of(&tokens(prefix)), &tokens(run))
+        };
         let this = key(alice, false, 0..3, 3..9);
         assert_eq!(this, key(alice, false, 0..3, 3..9));
         for other in [
