@@ -51,7 +51,7 @@ pub struct Dropped {
     pub file: String,
     pub reason: String,
     /// What it held, where that could be told.
-    pub header: Option<Header>,
+    pub header: Option<Box<Header>>,
 }
 
 /// What has been done when a write is interrupted; tests kill the process at each.
@@ -228,7 +228,7 @@ impl Folder {
         let age = now.duration_since(used).unwrap_or_default();
         if header.kept != Kept::Pin && age > keep {
             let days = age.as_secs() / (24 * 3600);
-            return Err((format!("it was not used for {days} days"), Some(header)));
+            return Err((format!("it was not used for {days} days"), Some(Box::new(header))));
         }
         Ok(Found { header, n_file_bytes: metadata.len(), used })
     }

@@ -12,7 +12,7 @@ mod secret;
 mod tests;
 mod weights;
 
-use std::sync::mpsc::{self, RecvTimeoutError, TrySendError};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 pub use container::Secret;
@@ -68,10 +68,10 @@ pub enum Report {
 /// Where reports go; must not block for long, since files wait meanwhile.
 pub type Reporter = Box<dyn Fn(Report) + Send>;
 
-/// The thread has more to do than it keeps up with; what was to be done is given back where it is worth something.
-#[derive(Debug, thiserror::Error)]
+/// The thread has more to do than it keeps up with, or has ended; nothing was asked of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the disk does not keep up: {N_JOBS_MAX} jobs wait")]
-pub struct Busy<T>(pub T);
+pub struct Busy;
 
 /// The snapshots thread's door. Cheap to clone. Nothing here waits but `stop`.
 #[derive(Clone, Debug)]
@@ -90,37 +90,38 @@ impl SnapshotsHandle {
     }
 
     /// Writes a file; `Written` or `WriteFailed` follows.
-    pub fn write(&self, segment: Segment) -> Result<(), Busy<Segment>> {
-        self.inbox.try_send(Job::Write(segment)).map_err(|error| match error {
-            TrySendError::Full(Job::Write(segment)) | TrySendError::Disconnected(Job::Write(segment)) => Busy(segment),
-            _ => unreachable!("what was sent comes back"),
-        })
+    pub fn write(&self, segment: Segment) -> Result<(), Busy> {
+        self.ask(Job::Write(segment))
     }
 
     /// Reads and verifies a file; `Read` or `ReadFailed` follows.
-    pub fn read(&self, key: SegmentKey) -> Result<(), Busy<SegmentKey>> {
-        self.inbox.try_send(Job::Read(key)).map_err(|_| Busy(key))
+    pub fn read(&self, key: SegmentKey) -> Result<(), Busy> {
+        self.ask(Job::Read(key))
     }
 
     /// Removes a file; nothing follows.
-    pub fn remove(&self, key: SegmentKey) -> Result<(), Busy<SegmentKey>> {
-        self.inbox.try_send(Job::Remove(key)).map_err(|_| Busy(key))
+    pub fn remove(&self, key: SegmentKey) -> Result<(), Busy> {
+        self.ask(Job::Remove(key))
     }
 
     /// Notes that a file was used now. Forgotten if the thread is busy: it may then be called old a little early.
     pub fn touch(&self, key: SegmentKey) {
-        let _ = self.inbox.try_send(Job::Touch(key));
+        let _ = self.ask(Job::Touch(key));
     }
 
     /// Removes all files of `owner`, or of everybody; `Forgotten` follows.
-    pub fn forget(&self, owner: Option<Owner>) -> Result<(), Busy<Option<Owner>>> {
-        self.inbox.try_send(Job::Forget(owner)).map_err(|_| Busy(owner))
+    pub fn forget(&self, owner: Option<Owner>) -> Result<(), Busy> {
+        self.ask(Job::Forget(owner))
     }
 
     /// Does what was asked before, then ends the thread; join it afterwards.
     pub fn stop(&self) {
         // A thread that has gone has nothing left to stop.
         let _ = self.inbox.send(Job::Stop);
+    }
+
+    fn ask(&self, job: Job) -> Result<(), Busy> {
+        self.inbox.try_send(job).map_err(|_| Busy)
     }
 }
 

@@ -121,7 +121,7 @@ fn another_kv_type_finds_nothing_and_is_told_what_there_was() {
     assert_eq!(swept.found, []);
     let [dropped] = swept.dropped.as_slice() else { panic!("{swept:?}") };
     assert_eq!(dropped.reason, "it was written with kv_type f16, this is kv_type q8_0");
-    assert_eq!(dropped.header.as_ref(), Some(&segment.header));
+    assert_eq!(dropped.header.as_deref(), Some(&segment.header));
     assert_eq!(files(&folder), [TAG]);
 }
 
