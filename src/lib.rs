@@ -73,4 +73,5 @@ pub mod kv;
 pub mod prompt;
 pub mod request;
 pub mod scheduler;
+pub mod snapshots;
 pub mod telemetry;

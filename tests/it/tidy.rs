@@ -79,7 +79,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("engine", &["request"]),
     ("kv", &["engine", "request"]),
     // What the scheduler records are telemetry's records; it writes none itself.
-    ("scheduler", &["kv", "engine", "request", "telemetry"]),
+    ("scheduler", &["kv", "engine", "request", "snapshots", "telemetry"]),
+    // `config::create_private_folder`, as for telemetry.
+    ("snapshots", &["kv", "request", "config"]),
     ("prompt", &["engine", "request"]),
     // The scheduler's door, and the label under which a request is recorded.
     ("http", &["prompt", "scheduler", "request", "config", "telemetry"]),
