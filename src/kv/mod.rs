@@ -8,7 +8,9 @@ pub mod budget;
 pub mod cache;
 mod ghosts;
 pub mod segment;
+pub mod tiers;
 pub mod tree;
+pub mod value;
 pub mod wholes;
 
 pub use budget::{PinsTooLarge, check_pins};
