@@ -216,10 +216,9 @@ impl Folder {
         if segment.header.key == key { Ok(segment) } else { Err(Fault::Name) }
     }
 
-    fn look_at(&self, path: &Path, now: SystemTime, keep: Duration) -> Result<Found, (String, Option<Header>)> {
-        let (header, metadata) = self
-            .header_of(path)
-            .map_err(|refused| (refused.fault.to_string(), refused.header.map(|header| *header)))?;
+    fn look_at(&self, path: &Path, now: SystemTime, keep: Duration) -> Result<Found, (String, Option<Box<Header>>)> {
+        let refused = |refused: Refused| (refused.fault.to_string(), refused.header);
+        let (header, metadata) = self.header_of(path).map_err(refused)?;
         if path != self.place(header.key) {
             return Err((Fault::Name.to_string(), None));
         }
