@@ -67,7 +67,7 @@ impl House {
 
     fn write(&mut self, key: SegmentKey) -> bool {
         let Some(segment) = self.tiers.begin_write(key, &self.speeds) else { return false };
-        self.tiers.written(key, ram_bytes(&segment.header) + 100);
+        self.tiers.written(key, ram_bytes(&segment.header) + FILE_BYTES);
         true
     }
 }
@@ -225,8 +225,7 @@ fn what_only_passes_through_ram_is_beside_the_budget_and_readable_until_it_is_wr
 
 #[test]
 fn pins_and_learned_files_stay_and_private_ones_make_room() {
-    let file = cost(4) + 100;
-    let mut house = House::new(1 << 20, 4 * file + 4 * FILE_BYTES);
+    let mut house = House::new(1 << 20, 4 * (cost(4) + FILE_BYTES));
     for (owner, kept, text) in [
         (Owner::Public, Kept::Pin, "pins"),
         (ALICE, Kept::Learned, "lear"),
