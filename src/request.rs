@@ -219,7 +219,7 @@ pub struct CacheUse {
     pub n_prompt: usize,
     /// Tokens not computed for this request.
     pub n_cached: usize,
-    /// Of `n_cached`, those that came back from a lower tier. Always 0 while cells are the only tier.
+    /// Of `n_cached`, those that came back from RAM or disk for it.
     pub n_restored: usize,
     /// Why the first computed token was computed.
     pub cause: MissCause,
@@ -238,6 +238,12 @@ pub enum MissCause {
     Diverged,
     /// The prefix is held, but only whole sequences can be reused with this model.
     Checkpoint,
+    /// It was saved below the cells and could not be brought back.
+    RestoreFailed,
+    /// It is saved below the cells, and computing it is faster.
+    RestoreSlower,
+    /// It was held once, and is larger than what is kept below the cells.
+    TooLarge,
 }
 
 impl MissCause {
@@ -249,6 +255,9 @@ impl MissCause {
             MissCause::Evicted => "evicted",
             MissCause::Diverged => "diverged",
             MissCause::Checkpoint => "checkpoint",
+            MissCause::RestoreFailed => "restore_failed",
+            MissCause::RestoreSlower => "restore_slower",
+            MissCause::TooLarge => "too_large",
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The K/V cache: what the cells hold and who may use how many.
 //!
 //! `tree` knows prefixes, `wholes` stands in for it where a memory cannot be cut, `budget` counts ids and cells, and `cache` joins
-//! them over the engine. `segment` says what of it is kept outside the cells. All are pure but `cache`, which tells the engine
-//! what to share and remove.
+//! them over the engine. `segment` is what can be kept outside the cells, `tiers` the index of what is, `value` what all of it is
+//! worth. All are pure but `cache`, which tells the engine what to share, remove, save and restore.
 
 pub mod budget;
 pub mod cache;
@@ -14,5 +14,7 @@ pub mod value;
 pub mod wholes;
 
 pub use budget::{PinsTooLarge, check_pins};
-pub use cache::{Cache, Cells, EvictionCause, Pinned, Standing};
+pub use cache::{Cache, Cells, EvictionCause, Pinned, Restorable, Restored, Saved, Saving, Standing};
+pub use ghosts::Missed;
 pub use segment::{Header, Kept, Piece, PieceSize, PrefixHash, Segment, SegmentKey};
+pub use tiers::{Budgets, Gone, Tier, Tiers};

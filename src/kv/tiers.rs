@@ -211,6 +211,11 @@ impl Tiers {
         self.entries.contains_key(&key)
     }
 
+    /// Whether a segment is in RAM on its way to disk only: there is room for one.
+    pub fn is_any_passing(&self) -> bool {
+        self.entries.values().any(|entry| entry.is_passing)
+    }
+
     pub fn header(&self, key: SegmentKey) -> Option<&Header> {
         self.entries.get(&key).map(|entry| &entry.header)
     }

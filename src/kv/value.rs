@@ -74,6 +74,10 @@ pub struct Speeds {
     pub disk: Rate,
 }
 
+/// Until it is measured: one core copies some GiB/s, and a cheap disk reads some 100 MiB/s.
+const RAM_GUESS: f64 = 2e9;
+const DISK_GUESS: f64 = 2e8;
+
 impl Speeds {
     /// Seconds to compute `n` tokens.
     pub fn compute(&self, n_tokens: usize) -> f64 {
@@ -84,12 +88,13 @@ impl Speeds {
 
     /// Seconds to bring bytes back: those that lie in RAM, and those on disk, which then come through RAM.
     pub fn restore(&self, in_ram: u64, on_disk: u64) -> f64 {
-        self.ram.seconds(in_ram + on_disk) + self.disk.seconds(on_disk)
+        self.ram.seconds(in_ram + on_disk, RAM_GUESS) + self.disk.seconds(on_disk, DISK_GUESS)
     }
 
     /// Whether `n_tokens` are sooner restored than computed. What was never measured is tried.
     pub fn restores_faster(&self, n_tokens: usize, in_ram: u64, on_disk: u64) -> bool {
-        self.prefill <= 0.0 || self.restore(in_ram, on_disk) < self.compute(n_tokens)
+        let is_known = self.prefill > 0.0 && self.ram.is_known() && (on_disk == 0 || self.disk.is_known());
+        !is_known || self.restore(in_ram, on_disk) < self.compute(n_tokens)
     }
 
     /// It was not tried because it seemed slow: a disk that slept once must not be called slow for ever.
@@ -115,9 +120,12 @@ impl Rate {
         self.0 = now.max(self.0 * Self::KEPT);
     }
 
-    /// 0 where nothing was measured: that is tried.
-    fn seconds(self, n_bytes: u64) -> f64 {
-        if self.0 > 0.0 { n_bytes as f64 / self.0 } else { 0.0 }
+    fn is_known(self) -> bool {
+        self.0 > 0.0
+    }
+
+    fn seconds(self, n_bytes: u64, guess: f64) -> f64 {
+        n_bytes as f64 / if self.is_known() { self.0 } else { guess }
     }
 
     fn doubt(&mut self) {
@@ -189,10 +197,10 @@ mod tests {
         let mut rate = Rate::default();
         rate.measure(1_000, Duration::from_secs(1));
         rate.measure(10, Duration::from_secs(1));
-        assert!((rate.seconds(900) - 1.0).abs() < 1e-9);
+        assert!((rate.seconds(900, 1.0) - 1.0).abs() < 1e-9);
         for _ in 0..60 {
             rate.measure(10, Duration::from_secs(1));
         }
-        assert!((rate.seconds(10) - 1.0).abs() < 1e-9);
+        assert!((rate.seconds(10, 1.0) - 1.0).abs() < 1e-9);
     }
 }
