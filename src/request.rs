@@ -62,18 +62,24 @@ pub struct Client {
 }
 
 impl Client {
-    /// The owner of what this client's requests leave in the cache.
+    /// The owner of what this client's requests leave in the cache: half of it says which client, half which of its salts.
     pub fn owner(&self) -> Owner {
         let mut hasher = blake3::Hasher::new();
         hasher.update(self.name.as_bytes());
+        let client = hasher.finalize();
         hasher.update(&[0]);
         if let Some(salt) = &self.salt {
             hasher.update(&[1]);
             hasher.update(salt.as_bytes());
         }
-        Owner::Private(*hasher.finalize().as_bytes())
+        let mut id = *hasher.finalize().as_bytes();
+        id[..CLIENT_BYTES].copy_from_slice(&client.as_bytes()[..CLIENT_BYTES]);
+        Owner::Private(id)
     }
 }
+
+/// Bytes of an owner that name the client: 128 bits of a hash do not meet by chance.
+const CLIENT_BYTES: usize = 16;
 
 /// Who may match a held prefix: everybody, or one (client, salt) alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +93,14 @@ impl Owner {
     /// Whether a request of owner `self` may use what `held_by` left.
     pub fn may_see(self, held_by: Owner) -> bool {
         held_by == Owner::Public || held_by == self
+    }
+
+    /// Whether both are of one client, whatever its salts.
+    pub fn is_client_of(self, other: Owner) -> bool {
+        match (self, other) {
+            (Owner::Private(one), Owner::Private(two)) => one[..CLIENT_BYTES] == two[..CLIENT_BYTES],
+            (one, two) => one == two,
+        }
     }
 }
 

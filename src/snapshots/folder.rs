@@ -155,7 +155,7 @@ impl Folder {
         }
     }
 
-    /// Removes what belongs to `owner`, or all; the keys that went. Files that nobody can read go as well.
+    /// Removes what belongs to `owner`'s client, or all; the keys that went. Files that nobody can read go as well.
     pub fn forget(&self, owner: Option<Owner>) -> io::Result<Vec<SegmentKey>> {
         let mut gone = Vec::new();
         for entry in fs::read_dir(&self.path)? {
@@ -167,7 +167,7 @@ impl Folder {
                 Ok((header, _)) => Some(header),
                 Err(refused) => refused.header.map(|header| *header),
             };
-            if owner.is_some_and(|owner| header.as_ref().is_some_and(|header| header.owner != owner)) {
+            if owner.is_some_and(|owner| header.as_ref().is_some_and(|header| !header.owner.is_client_of(owner))) {
                 continue;
             }
             remove_if_there(&path)?;

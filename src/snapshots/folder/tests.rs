@@ -148,7 +148,11 @@ fn to_forget_somebody_leaves_the_others() {
     let temp = tempfile::tempdir().unwrap();
     let folder = open(temp.path());
     let bob = Owner::Private([2; 32]);
-    let segments = [(ALICE, Kept::Private), (ALICE, Kept::Learned), (bob, Kept::Private), (Owner::Public, Kept::Pin)];
+    let mut with_salt = [1; 32];
+    with_salt[31] = 9;
+    let with_salt = Owner::Private(with_salt);
+    let segments =
+        [(ALICE, Kept::Private), (with_salt, Kept::Learned), (bob, Kept::Private), (Owner::Public, Kept::Pin)];
     let segments: Vec<Segment> =
         segments.iter().zip(0..).map(|(&(owner, kept), first)| segment(owner, kept, first)).collect();
     for segment in &segments {
