@@ -2,12 +2,15 @@
 //!
 //! ```text
 //!   telemetry ← scheduler ← http → planner
+//!       snapshots ↔ scheduler
 //! ```
 //!
 //! Threads start only here. A part is stopped by closing its inbox and joining its thread; sockets are bound first and served
 //! last, so that a port in use is known before a model is loaded.
 
-use std::sync::Arc;
+mod lower;
+
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -58,6 +61,7 @@ struct Threads {
     telemetry_door: TelemetryHandle,
     planner: JoinHandle<()>,
     scheduler: JoinHandle<()>,
+    snapshots: Option<lower::Running>,
     telemetry: Option<JoinHandle<()>>,
 }
 
@@ -103,6 +107,8 @@ impl Daemon {
 
         let n_vocab = model.vocab().n_tokens();
         let record = telemetry_door.clone();
+        let settings = lower::Settings::new(config, model.facts());
+        let (running, snapshots) = mpsc::sync_channel(1);
         let options = scheduler::Options {
             n_cells: config.model.context,
             parallel: config.model.parallel,
@@ -111,6 +117,7 @@ impl Daemon {
             threads: config.model.threads,
             pins,
             record: Box::new(move |what| record.record(what)),
+            open_lower: Box::new(move |opened, reporter| settings.open(opened, reporter, &running)),
         };
         let (scheduler_door, scheduler) = scheduler::start(model, options)?;
         let limits = scheduler_door.limits();
@@ -119,10 +126,11 @@ impl Daemon {
             warn!("flash attention is off on this device: idle cells slow every step down");
         }
 
-        // Nothing above writes a file: a start that is refused leaves none behind.
+        let snapshots = snapshots.try_recv().ok();
+        // A start that is refused leaves no database behind.
         let telemetry = start_telemetry(config, records)?;
         let rooms = Rooms { planner: planner_door, scheduler: scheduler_door, models, n_vocab };
-        let threads = Threads { telemetry_door, planner, scheduler, telemetry };
+        let threads = Threads { telemetry_door, planner, scheduler, snapshots, telemetry };
         Ok(Daemon { server, rooms: Arc::new(rooms), threads })
     }
 
@@ -153,14 +161,19 @@ impl Daemon {
         // The planner ends when its last door is gone.
         drop(rooms);
         let mut died = Vec::new();
-        for (name, thread) in [("scheduler", Some(threads.scheduler)), ("planner", Some(threads.planner))]
-            .into_iter()
-            .chain([("telemetry", threads.telemetry.inspect(|_| threads.telemetry_door.stop()))])
-        {
+        let mut join = |name, thread: Option<JoinHandle<()>>| {
             if thread.is_some_and(|thread| thread.join().is_err()) {
                 died.push(name);
             }
-        }
+        };
+        join("scheduler", Some(threads.scheduler));
+        join("planner", Some(threads.planner));
+        // What the scheduler gave it to write at its end is written first.
+        join("snapshots", threads.snapshots.map(|(door, thread)| {
+            door.stop();
+            thread
+        }));
+        join("telemetry", threads.telemetry.inspect(|_| threads.telemetry_door.stop()));
         if died.is_empty() { Ok(()) } else { Err(DaemonError::Died(died.join(", "))) }
     }
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 use toml::Value;
 
 use super::fault::Faults;
-use super::raw::{Field, Raw, RawLayout, RawModel, RawProfile, RawServer, RawTelemetry};
+use super::raw::{Field, Raw, RawCache, RawLayout, RawModel, RawProfile, RawServer, RawTelemetry};
 use super::threads::Processors;
 use super::units::{parse_duration, parse_size, write_duration, write_size};
-use super::{Config, Gpu, GpuLayers, Layout, Listen, Model, ProfileFiles, Server, Telemetry};
+use super::{Cache, Config, Gpu, GpuLayers, Layout, Listen, Model, ProfileFiles, Server, Telemetry};
 use crate::engine::KvType;
 use crate::request::LayoutMode;
 
@@ -23,6 +23,9 @@ const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8088
 
 /// The database's name in the state folder.
 const DATABASE: &str = "hob.sqlite";
+
+/// The folder of K/V files in the state folder.
+const KV_FOLDER: &str = "kv";
 
 /// Tokens of one context: the largest that any model of today was trained for.
 const CONTEXT_MAX: i64 = 1 << 20;
@@ -44,6 +47,7 @@ pub(super) fn check(raw: Raw, surroundings: &Surroundings, faults: &mut Faults) 
     let mut checker = Checker { surroundings, faults };
     let server = checker.server(raw.server);
     let model = checker.model(raw.model);
+    let cache = checker.cache(raw.cache);
     let layout = checker.layout(raw.layout);
     let telemetry = checker.telemetry(raw.telemetry);
     let profiles = checker.profiles(raw.profiles, &model.name);
@@ -53,6 +57,7 @@ pub(super) fn check(raw: Raw, surroundings: &Surroundings, faults: &mut Faults) 
         state_folder: surroundings.state_folder.clone().unwrap_or_default(),
         server,
         model,
+        cache,
         layout,
         telemetry,
         profiles,
@@ -100,6 +105,19 @@ impl Checker<'_> {
                 self.surroundings.processors.threads(configured as usize)
             },
             chat_template: self.path("model.chat_template", raw.chat_template),
+        }
+    }
+
+    fn cache(&mut self, raw: RawCache) -> Cache {
+        let configured = self.path("cache.dir", raw.dir);
+        let own = || self.surroundings.state_folder.as_ref().map(|folder| folder.join(KV_FOLDER));
+        let folder = configured.or_else(own).unwrap_or_default();
+        Cache {
+            folder,
+            ram: self.size("cache.ram", raw.ram, 0..=1 << 40, 1 << 30),
+            disk: self.size("cache.disk", raw.disk, 0..=1 << 43, 8 << 30),
+            learned_pins: self.share("cache.learned_pins", raw.learned_pins, 0.25),
+            keep_days: self.number("cache.keep_days", raw.keep_days, 1..=3_650, 7) as u32,
         }
     }
 
@@ -204,6 +222,19 @@ impl Checker<'_> {
             Some(Field::Other(value)) => value,
         };
         self.faults.value(key, value, must_be(range.start(), range.end()));
+        default
+    }
+
+    /// A part of a whole, 0 to 1.
+    fn share(&mut self, key: &str, field: Option<Field<f64>>, default: f64) -> f64 {
+        let value = match field {
+            None => return default,
+            Some(Field::Given(share)) if (0.0..=1.0).contains(&share) => return share,
+            Some(Field::Other(Value::Integer(whole @ 0..=1))) => return whole as f64,
+            Some(Field::Given(number)) => Value::Float(number),
+            Some(Field::Other(value)) => value,
+        };
+        self.faults.value(key, value, must_be(0.0, "1.0"));
         default
     }
 

@@ -6,6 +6,7 @@
 
 mod checked;
 mod fault;
+mod memory;
 mod places;
 mod profile;
 mod raw;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use fault::{ConfigError, Fault};
+pub use memory::available_memory;
 pub use places::{create_private_folder, locate};
 pub use profile::{read_profiles, read_text};
 pub use units::{parse_duration, parse_size, write_duration, write_size};
@@ -78,6 +80,7 @@ pub struct Config {
     pub state_folder: PathBuf,
     pub server: Server,
     pub model: Model,
+    pub cache: Cache,
     pub layout: Layout,
     pub telemetry: Telemetry,
     pub profiles: Vec<ProfileFiles>,
@@ -128,6 +131,20 @@ pub struct Model {
     pub threads: Threads,
     /// A Jinja file that replaces the model's own template.
     pub chat_template: Option<PathBuf>,
+}
+
+/// What is kept below the cells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cache {
+    /// Of the files.
+    pub folder: PathBuf,
+    /// In bytes; 0: nothing is kept there.
+    pub ram: u64,
+    pub disk: u64,
+    /// The part of `disk` that learned pins may hold.
+    pub learned_pins: f64,
+    /// Days after which files that were not used are removed, unless they are pins.
+    pub keep_days: u32,
 }
 
 #[derive(Clone, Debug, PartialEq)]

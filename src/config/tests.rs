@@ -102,6 +102,13 @@ fn an_empty_file_means_the_defaults() {
             },
             chat_template: None,
         },
+        cache: Cache {
+            folder: "/var/lib/hob/kv",
+            ram: 1073741824,
+            disk: 8589934592,
+            learned_pins: 0.25,
+            keep_days: 7,
+        },
         layout: Layout {
             mode: Off,
         },
@@ -290,12 +297,10 @@ fn a_key_of_a_later_version_is_no_typing_error() {
         server.allowed_hosts = []
         model.idle_release = "30m"
         telemetry.prompts = false
-        cache.ram = "1GiB"
         [[client]]
         name = "home-assistant"
     "#;
     insta::assert_snapshot!(refused(text), @"
-    config.toml: cache: this version of hob does not know this key yet
     config.toml: client: this version of hob does not know this key yet
     config.toml: model.idle_release: this version of hob does not know this key yet
     config.toml: server.allowed_hosts: this version of hob does not know this key yet

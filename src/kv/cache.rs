@@ -198,6 +198,20 @@ impl Cache {
         }
     }
 
+    /// Whether anything can be kept below the cells.
+    pub fn saves(&self) -> bool {
+        let budgets = self.tiers.budgets();
+        budgets.ram + budgets.disk > 0
+    }
+
+    /// How often what ends with `tokens` is expected to be used again.
+    pub fn reuse(&self, owner: Owner, tokens: &[Token]) -> Reuse {
+        match &self.store {
+            Store::Tree(tree) => tree.reuse(tree.find(owner, tokens).node),
+            Store::Wholes(_) => Reuse::Once,
+        }
+    }
+
     /// What of `tokens` behind the first `n_hit` was held once, and how much more RAM would have kept it.
     pub fn missed(&self, owner: Owner, tokens: &[Token], n_hit: usize) -> Option<Missed> {
         self.ghosts.missed(owner, tokens, n_hit)

@@ -539,6 +539,21 @@ impl Tiers {
         keys
     }
 
+    /// Whether all that covers `prefix` is kept as a pin or learned.
+    pub fn is_learned(&self, owner: Owner, prefix: &[Token]) -> bool {
+        let chain = self.find(owner, prefix);
+        let is_kept = |link: &Link| self.entries[&link.key].header.kept != Kept::Private;
+        chain.n_tokens == prefix.len() && chain.links.iter().all(is_kept)
+    }
+
+    /// A segment that was only passing cannot be written: it goes.
+    pub fn drop_passing(&mut self, key: SegmentKey) {
+        if self.entries.get(&key).is_some_and(|entry| entry.is_passing && entry.file == File::None) {
+            self.remove(key, GoneCause::Room);
+        }
+        self.check();
+    }
+
     /// What should be written now, so that RAM can give way: what came back, is worth least, and has no file. `is_end`: the
     /// daemon stops, so the best first, whether RAM is full or not.
     pub fn next_to_write(&self, speeds: &Speeds, is_end: bool) -> Option<SegmentKey> {

@@ -11,8 +11,10 @@ use tracing::{debug, error, warn};
 use super::sequence::{Follows, GROWTH, Running, Sequence, Work};
 use super::step::Scheduler;
 use crate::engine::Engine;
-use crate::kv::Standing;
+use super::restoring::Restoring;
+use crate::kv::{Restorable, Standing};
 use crate::request::{CacheUse, Finish, MissCause};
+use crate::telemetry::{MissedRecord, Record};
 
 /// A request follows another that is computing its next tokens if that saves at least this many. Fewer than a third of a
 /// small chunk are computed sooner than waited for.
@@ -65,13 +67,27 @@ impl<E: Engine> Scheduler<E> {
                 return true;
             }
         }
-        let cause = self.miss_cause(&self.running[index].sequence);
-        self.tell_admitted(index, cause);
+        // Behind what it had in common with its leader, it may have been saved itself.
+        let Running { sequence, .. } = &self.running[index];
+        let (owner, reusable) = (sequence.owner, sequence.reusable().to_vec());
+        match self.restorable(owner, &reusable) {
+            Ok(Some(restorable)) if restorable.n_stand == n_past => {
+                self.running[index].sequence.restoring = Some(Restoring::new(Instant::now(), n_past));
+            }
+            Ok(_) => {
+                let cause = self.miss_cause(&self.running[index].sequence);
+                self.tell_admitted(index, cause);
+            }
+            Err(cause) => self.tell_admitted(index, cause),
+        }
         true
     }
 
     /// Admits parked sequences, then waiting ones, in order, while they fit; then a pin to warm.
     pub(super) fn admit(&mut self) {
+        if self.savings.sweep_wait().is_some() {
+            return;
+        }
         while self.n_answering() < self.parallel {
             let (sequence, was_parked) = match self.parked.pop_front() {
                 Some(sequence) => (sequence, true),
@@ -120,13 +136,21 @@ impl<E: Engine> Scheduler<E> {
         loop {
             let n_hit = self.cache.find(sequence.owner, sequence.reusable());
             let follows = self.find_leader(&sequence, n_hit, self.running.len());
-            let cause = self.miss_cause(&sequence);
-            match self.stand(&sequence, follows) {
+            // A follower takes what its leader computes first, and is restored behind that.
+            let (restorable, cause) = match follows {
+                Some(_) => (None, self.miss_cause(&sequence)),
+                None => match self.restorable(sequence.owner, sequence.reusable()) {
+                    Ok(restorable) => (restorable, self.miss_cause(&sequence)),
+                    Err(cause) => (None, cause),
+                },
+            };
+            match self.stand(&sequence, follows, restorable) {
                 Err(error) => {
                     self.end(sequence, Finish::Error, Some(error));
                     return None;
                 }
                 Ok(Some(standing)) => {
+                    sequence.restoring = restorable.map(|_| Restoring::new(Instant::now(), n_hit));
                     self.start(sequence, standing, follows, cause);
                     return None;
                 }
@@ -156,16 +180,21 @@ impl<E: Engine> Scheduler<E> {
     }
 
     /// A place in the cache with the sequence's tokens and its first reservation promised.
-    fn stand(&mut self, sequence: &Sequence<E::Sampler>, follows: Option<Follows>) -> Result<Option<Standing>, String> {
+    fn stand(
+        &mut self,
+        sequence: &Sequence<E::Sampler>,
+        follows: Option<Follows>,
+        restorable: Option<Restorable>,
+    ) -> Result<Option<Standing>, String> {
         let n_cells = self.cache.cells().total;
         let n_led = follows.map_or(0, |follows| follows.n_common);
         let n_tokens = sequence.tokens.len();
         let n_first = sequence.first_reservation();
         // An answer may end at the end of the context, so no more than that is ever promised.
         let n_needed = |n_hit: usize| (n_tokens + n_first).min(n_cells).saturating_sub(n_hit.max(n_led));
-        self.cache
-            .stand(&mut self.engine, sequence.owner, sequence.reusable(), n_needed)
-            .map_err(|error| error.to_string())
+        let reusable = sequence.reusable();
+        let held = restorable.map_or(reusable, |restorable| &reusable[..restorable.n_stand]);
+        self.cache.stand(&mut self.engine, sequence.owner, held, n_needed).map_err(|error| error.to_string())
     }
 
     fn start(
@@ -183,24 +212,40 @@ impl<E: Engine> Scheduler<E> {
             ?follows,
             "admitted"
         );
+        if let Work::Answer(answer) = &sequence.work
+            && answer.cache.is_none()
+        {
+            let files = self.cache.touch(&standing, sequence.reusable());
+            if let Some(disk) = &self.savings.disk {
+                files.into_iter().for_each(|key| disk.touch(key));
+            }
+        }
+        let is_complete = follows.is_none() && sequence.restoring.is_none();
         self.running.push(Running { sequence, standing });
-        if follows.is_none() {
+        if is_complete {
             self.tell_admitted(self.running.len() - 1, cause);
         }
     }
 
-    fn miss_cause(&self, sequence: &Sequence<E::Sampler>) -> MissCause {
+    pub(super) fn miss_cause(&self, sequence: &Sequence<E::Sampler>) -> MissCause {
         let last_cut = sequence.cuts.last().copied().unwrap_or(0);
         self.cache.miss_cause(sequence.owner, &sequence.tokens, last_cut)
     }
 
     /// Tells the client what it did not have to wait for; a follower hears it when its leader is done.
-    fn tell_admitted(&mut self, index: usize, cause: MissCause) {
+    pub(super) fn tell_admitted(&mut self, index: usize, cause: MissCause) {
         let Running { sequence, standing } = &mut self.running[index];
         let n_cached = standing.n_past();
         let n_prompt = sequence.n_prompt;
+        let n_restored = (sequence.n_from_ram + sequence.n_from_disk).min(n_cached);
         if let Work::Answer(answer) = &mut sequence.work {
-            answer.admit(CacheUse { n_prompt, n_cached, n_restored: 0, cause }, Instant::now());
+            if answer.cache.is_none()
+                && let Some(missed) = self.cache.missed(sequence.owner, &sequence.tokens, n_cached)
+            {
+                let (n_tokens, n_more_bytes) = (missed.n_tokens, missed.n_more_bytes);
+                (self.record)(Record::Missed(MissedRecord { n_tokens, n_more_bytes }));
+            }
+            answer.admit(CacheUse { n_prompt, n_cached, n_restored, cause }, Instant::now());
             self.pins.count_hit(&sequence.tokens, n_cached);
         }
     }
@@ -232,9 +277,12 @@ impl<E: Engine> Scheduler<E> {
         let pin = self.pins.start(index);
         let (tokens, cuts) = (pin.prompt.tokens.clone(), pin.prompt.cuts.clone());
         self.next_key += 1;
-        let sequence = Sequence::warming(self.next_key, index, tokens, cuts);
-        match self.stand(&sequence, None) {
+        let mut sequence = Sequence::warming(self.next_key, index, tokens, cuts);
+        let n_hit = self.cache.find(sequence.owner, &sequence.tokens);
+        let restorable = self.restorable(sequence.owner, &sequence.tokens).ok().flatten();
+        match self.stand(&sequence, None, restorable) {
             Ok(Some(standing)) => {
+                sequence.restoring = restorable.map(|_| Restoring::new(Instant::now(), n_hit));
                 let is_held = standing.n_past() == sequence.tokens.len();
                 self.start(sequence, standing, None, MissCause::Cold);
                 // Another pin begins with it, or it was given up and not evicted: no step will end it.
@@ -301,6 +349,7 @@ impl<E: Engine> Scheduler<E> {
     pub(super) fn park(&mut self, index: usize) {
         let Running { mut sequence, standing } = self.running.remove(index);
         sequence.follows = None;
+        sequence.restoring = None;
         let n_past = standing.n_past();
         debug!(key = sequence.key, n_past, "parked");
         self.cache.leave(&mut self.engine, standing, &sequence.tokens[..n_past]);

@@ -51,6 +51,11 @@ impl Pins {
         prefixes.max_by_key(|(_, entry)| entry.pin.prompt.tokens.len()).map(|(index, _)| index)
     }
 
+    /// The tokens of all pins.
+    pub(super) fn prefixes(&self) -> Vec<&[Token]> {
+        self.pins.iter().map(|entry| entry.pin.prompt.tokens.as_slice()).collect()
+    }
+
     /// Marks a cold pin as warming and gives it.
     pub(super) fn start(&mut self, index: usize) -> &Pin {
         self.pins[index].state = State::Warming { n_done: 0 };

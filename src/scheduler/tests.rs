@@ -1,5 +1,7 @@
 //! The scheduler as others see it, over the simulated engine: what is computed, what is said, what is left behind.
 
+mod tiers;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,11 +42,22 @@ struct Setup {
     attention: Attention,
     /// Whether even the first step waits for `open_gate`.
     is_gated: bool,
+    lower: OpenLower,
+    record: Recorder,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { n_cells: 4096, parallel: 4, queue: 8, pins: Vec::new(), attention: Attention::Full, is_gated: false }
+        Setup {
+            n_cells: 4096,
+            parallel: 4,
+            queue: 8,
+            pins: Vec::new(),
+            attention: Attention::Full,
+            is_gated: false,
+            lower: Box::new(|_, _| Lower::default()),
+            record: Box::new(|_| {}),
+        }
     }
 }
 
@@ -61,7 +74,8 @@ fn try_house(setup: Setup) -> Result<House, StartError> {
         kv_type: KvType::F16,
         threads: Threads::same(1),
         pins: setup.pins,
-        record: Box::new(|_| {}),
+        record: setup.record,
+        open_lower: setup.lower,
     };
     let (handle, thread) = start(Arc::new(model), options)?;
     Ok(House { handle, faults, thread: Some(thread) })
@@ -91,7 +105,18 @@ impl House {
 
     fn try_submit(&self, owner: Owner, prompt: &str, max_tokens: usize) -> Result<mpsc::Receiver<Event>, SubmitError> {
         let (events, receiver) = mpsc::channel(4096);
-        self.handle.submit(Submission {
+        self.handle.submit(self.submission(owner, prompt, max_tokens, events))?;
+        Ok(receiver)
+    }
+
+    fn submission(
+        &self,
+        owner: Owner,
+        prompt: &str,
+        max_tokens: usize,
+        events: mpsc::Sender<Event>,
+    ) -> Submission {
+        Submission {
             prompt: TokenPrompt { tokens: tokens(prompt), cuts: vec![] },
             sampling: Sampling { temperature: 0.0, ..Sampling::default() },
             max_tokens: Some(max_tokens),
@@ -100,8 +125,7 @@ impl House {
             received: Instant::now(),
             label: Default::default(),
             events,
-        })?;
-        Ok(receiver)
+        }
     }
 
     fn ask(&self, owner: Owner, prompt: &str, max_tokens: usize) -> (String, Done) {

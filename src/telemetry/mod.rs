@@ -100,6 +100,8 @@ pub struct Label {
 pub enum Record {
     Request(RequestRecord),
     Eviction(EvictionRecord),
+    Restore(RestoreRecord),
+    Missed(MissedRecord),
     Cells(CellsRecord),
 }
 
@@ -109,6 +111,9 @@ pub struct RequestRecord {
     pub n_prompt: usize,
     /// Tokens that were in the cells already.
     pub n_reused_cells: usize,
+    /// Tokens that came back from RAM for it, and from disk.
+    pub n_reused_ram: usize,
+    pub n_reused_disk: usize,
     /// Prompt tokens computed for it: the rest, or less if it ended before its prompt was done.
     pub n_computed: usize,
     pub n_generated: usize,
@@ -127,9 +132,32 @@ pub struct RequestRecord {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvictionRecord {
-    pub n_cells: usize,
-    /// "cells" (room was needed) or "ids" (a sequence id was).
+    /// "cells", "ram" or "disk".
+    pub tier: &'static str,
+    /// "cells" (room was needed), "ids" (a sequence id was) or "idle" (nobody came back) for cells; "room", "failed" or
+    /// "removed" for the tiers below.
     pub cause: &'static str,
+    pub n_tokens: usize,
+    /// 0 for cells: what they take is the same all the time.
+    pub n_bytes: u64,
+}
+
+/// A saved prefix that was to come back into the cells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoreRecord {
+    /// "restored", "failed" (what came before the failure counts) or "slower" (it was computed instead).
+    pub result: &'static str,
+    pub n_tokens: usize,
+    pub n_bytes: u64,
+    pub time: Duration,
+}
+
+/// Tokens that a request computed though they were held once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissedRecord {
+    pub n_tokens: usize,
+    /// With so much more RAM they would still have been held.
+    pub n_more_bytes: u64,
 }
 
 /// Use of the cells while requests ran.

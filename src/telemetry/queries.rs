@@ -31,6 +31,9 @@ pub struct Stats {
     pub seconds_saved: Option<f64>,
     pub causes: Vec<CauseCount>,
     pub evictions: Vec<EvictionCount>,
+    pub restores: Vec<RestoreCount>,
+    /// What would not have been computed with more RAM; rising.
+    pub more_ram: Vec<MoreRam>,
     /// The sample with the most cells in use.
     pub busiest: Option<CellsSample>,
 }
@@ -92,9 +95,27 @@ pub struct CauseCount {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EvictionCount {
+    pub tier: String,
     pub cause: String,
     pub n_evictions: u64,
-    pub n_cells: u64,
+    /// Tokens whose K/V left the tier.
+    pub n_tokens: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RestoreCount {
+    pub result: String,
+    pub n_restores: u64,
+    pub n_tokens: u64,
+    /// All of them together, in milliseconds.
+    pub time_ms: f64,
+}
+
+/// With `n_bytes` more, `n_tokens` would have been there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MoreRam {
+    pub n_bytes: u64,
+    pub n_tokens: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -169,11 +190,25 @@ fn stats(connection: &Connection, since_ms: i64) -> rusqlite::Result<Stats> {
         )?,
         evictions: rows(
             connection,
-            "SELECT cause, count(*), sum(n_cells) FROM evictions WHERE at_ms >= ?
-            GROUP BY cause ORDER BY sum(n_cells) DESC, cause",
+            "SELECT tier, cause, count(*), sum(n_cells) FROM evictions WHERE at_ms >= ?
+            GROUP BY tier, cause ORDER BY tier = 'disk', tier, sum(n_cells) DESC, cause",
             [since_ms],
-            |row| Ok(EvictionCount { cause: row.get(0)?, n_evictions: count(row, 1)?, n_cells: count(row, 2)? }),
+            |row| {
+                let (n_evictions, n_tokens) = (count(row, 2)?, count(row, 3)?);
+                Ok(EvictionCount { tier: row.get(0)?, cause: row.get(1)?, n_evictions, n_tokens })
+            },
         )?,
+        restores: rows(
+            connection,
+            "SELECT result, count(*), sum(n_tokens), sum(time_ms) FROM restores WHERE at_ms >= ?
+            GROUP BY result ORDER BY sum(n_tokens) DESC, result",
+            [since_ms],
+            |row| {
+                let (n_restores, n_tokens) = (count(row, 1)?, count(row, 2)?);
+                Ok(RestoreCount { result: row.get(0)?, n_restores, n_tokens, time_ms: row.get(3)? })
+            },
+        )?,
+        more_ram: more_ram(connection, since_ms)?,
         busiest: busiest(connection, since_ms)?,
     })
 }
@@ -222,6 +257,19 @@ fn speed(connection: &Connection, since_ms: i64) -> rusqlite::Result<Speed> {
     })
 }
 
+/// The curve of misses against RAM, at sizes that people buy; a size that saves no more than the one before is left out.
+fn more_ram(connection: &Connection, since_ms: i64) -> rusqlite::Result<Vec<MoreRam>> {
+    let sql = "SELECT total(n_tokens) FROM missed WHERE at_ms >= ? AND n_more_bytes <= ?";
+    let mut points: Vec<MoreRam> = Vec::new();
+    for n_bytes in (0..7).map(|power| (64_u64 << 20) << (2 * power)) {
+        let n_tokens = connection.query_row(sql, (since_ms, n_bytes as i64), |row| row.get::<_, f64>(0))? as u64;
+        if n_tokens > points.last().map_or(0, |last| last.n_tokens) {
+            points.push(MoreRam { n_bytes, n_tokens });
+        }
+    }
+    Ok(points)
+}
+
 fn busiest(connection: &Connection, since_ms: i64) -> rusqlite::Result<Option<CellsSample>> {
     let sql = "SELECT at_ms, n_free, n_evictable, n_pinned, n_held, n_reserved, n_running, n_waiting FROM cells
         WHERE at_ms >= ? ORDER BY n_pinned + n_held + n_reserved DESC, n_running DESC, row LIMIT 1";
@@ -264,8 +312,8 @@ fn count(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::store::tests::{cells, request, store};
-    use super::super::{EvictionRecord, Record, RequestRecord};
+    use super::super::store::tests::{cells, eviction, request, store};
+    use super::super::{MissedRecord, Record, RequestRecord, RestoreRecord};
     use super::*;
 
     fn answered(n_reused: usize, n_prompt: usize, ttft_ms: u64, tokens_per_s: f64) -> Record {
@@ -304,9 +352,17 @@ mod tests {
                     prefill: Duration::ZERO,
                     ..request()
                 }),
-                Record::Eviction(EvictionRecord { n_cells: 64, cause: "cells" }),
-                Record::Eviction(EvictionRecord { n_cells: 200, cause: "ids" }),
-                Record::Eviction(EvictionRecord { n_cells: 32, cause: "cells" }),
+                Record::Eviction(eviction("cells", 64)),
+                Record::Eviction(eviction("ids", 200)),
+                Record::Eviction(eviction("cells", 32)),
+                Record::Restore(RestoreRecord {
+                    result: "restored",
+                    n_tokens: 300,
+                    n_bytes: 7_000,
+                    time: Duration::from_millis(12),
+                }),
+                Record::Missed(MissedRecord { n_tokens: 30, n_more_bytes: 1 << 20 }),
+                Record::Missed(MissedRecord { n_tokens: 12, n_more_bytes: 1 << 30 }),
                 Record::Cells(cells(40)),
                 Record::Cells(cells(41)),
                 Record::Cells(cells(3)),
@@ -396,14 +452,34 @@ mod tests {
             ],
             evictions: [
                 EvictionCount {
+                    tier: "cells",
                     cause: "ids",
                     n_evictions: 1,
-                    n_cells: 200,
+                    n_tokens: 200,
                 },
                 EvictionCount {
+                    tier: "cells",
                     cause: "cells",
                     n_evictions: 2,
-                    n_cells: 96,
+                    n_tokens: 96,
+                },
+            ],
+            restores: [
+                RestoreCount {
+                    result: "restored",
+                    n_restores: 1,
+                    n_tokens: 300,
+                    time_ms: 12.0,
+                },
+            ],
+            more_ram: [
+                MoreRam {
+                    n_bytes: 67108864,
+                    n_tokens: 30,
+                },
+                MoreRam {
+                    n_bytes: 1073741824,
+                    n_tokens: 42,
                 },
             ],
             busiest: Some(

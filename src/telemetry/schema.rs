@@ -92,10 +92,43 @@ CREATE TABLE cells (
     n_waiting INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX cells_at_ms ON cells (at_ms);
+", "
+-- Which tier something left: cells, ram, disk.
+ALTER TABLE evictions ADD COLUMN tier TEXT NOT NULL DEFAULT 'cells';
+-- What it took there, in bytes; 0 for cells.
+ALTER TABLE evictions ADD COLUMN n_bytes INTEGER NOT NULL DEFAULT 0;
+
+CREATE TABLE restores (
+    -- Order of arrival.
+    row INTEGER PRIMARY KEY,
+    -- When it had ended, in milliseconds since 1970, UTC.
+    at_ms INTEGER NOT NULL,
+    -- What became of it: restored, failed, slower (it was computed instead).
+    result TEXT NOT NULL,
+    -- Tokens that are back in the cells; of slower ones those that would be.
+    n_tokens INTEGER NOT NULL,
+    -- What was copied, in bytes.
+    n_bytes INTEGER NOT NULL,
+    -- From admission to its end, in milliseconds.
+    time_ms REAL NOT NULL
+) STRICT;
+CREATE INDEX restores_at_ms ON restores (at_ms);
+
+CREATE TABLE missed (
+    -- Order of arrival.
+    row INTEGER PRIMARY KEY,
+    -- When a request came back for what was held no more, in milliseconds since 1970, UTC.
+    at_ms INTEGER NOT NULL,
+    -- Tokens it had to compute for that.
+    n_tokens INTEGER NOT NULL,
+    -- With so much more RAM they would have been held still, in bytes.
+    n_more_bytes INTEGER NOT NULL
+) STRICT;
+CREATE INDEX missed_at_ms ON missed (at_ms);
 "];
 
 /// The tables that records go to, each with a column `at_ms`.
-pub(super) const TABLES: &[&str] = &["requests", "evictions", "cells"];
+pub(super) const TABLES: &[&str] = &["requests", "evictions", "cells", "restores", "missed"];
 
 /// Brings the database to `VERSION`; does nothing if it is there already. `path` is for messages.
 pub(super) fn migrate(connection: &mut Connection, path: &Path) -> Result<(), TelemetryError> {
@@ -174,7 +207,7 @@ mod tests {
     fn a_newer_database_is_refused() {
         let mut connection = at_version(VERSION, MIGRATIONS);
         connection.pragma_update(None, "user_version", VERSION as u32 + 1).unwrap();
-        insta::assert_snapshot!(migrate(&mut connection, Path::new("/var/lib/hob/hob.sqlite")).unwrap_err(), @"telemetry database /var/lib/hob/hob.sqlite has version 2, this hob knows 1; use the hob that wrote it");
+        insta::assert_snapshot!(migrate(&mut connection, Path::new("/var/lib/hob/hob.sqlite")).unwrap_err(), @"telemetry database /var/lib/hob/hob.sqlite has version 3, this hob knows 2; use the hob that wrote it");
     }
 
     #[test]
@@ -194,7 +227,7 @@ mod tests {
                 .unwrap();
             assert!(strict, "{table}");
         }
-        let lines: Vec<&str> = MIGRATIONS[0].lines().map(str::trim).collect();
+        let lines: Vec<&str> = MIGRATIONS.iter().flat_map(|migration| migration.lines()).map(str::trim).collect();
         for column in
             lines.windows(2).filter(|pair| ["INTEGER", "REAL", "TEXT"].iter().any(|kind| pair[1].contains(kind)))
         {

@@ -15,7 +15,9 @@ use rusqlite::{Connection, OpenFlags, named_params};
 use tracing::warn;
 
 use super::schema::{TABLES, migrate};
-use super::{CellsRecord, Command, EvictionRecord, Inbox, Record, RequestRecord, TelemetryError};
+use super::{
+    CellsRecord, Command, EvictionRecord, Inbox, MissedRecord, Record, RequestRecord, RestoreRecord, TelemetryError,
+};
 
 /// Records of one flush. A busy hour must not fill the memory until its end: about 1 MiB.
 const BATCH_MAX: usize = 4_096;
@@ -143,6 +145,8 @@ fn write(connection: &mut Connection, records: &[(i64, Record)]) -> rusqlite::Re
         match record {
             Record::Request(request) => insert_request(&transaction, *at_ms, request)?,
             Record::Eviction(eviction) => insert_eviction(&transaction, *at_ms, eviction)?,
+            Record::Restore(restore) => insert_restore(&transaction, *at_ms, restore)?,
+            Record::Missed(missed) => insert_missed(&transaction, *at_ms, missed)?,
             Record::Cells(cells) => insert_cells(&transaction, *at_ms, cells)?,
         }
     }
@@ -150,11 +154,10 @@ fn write(connection: &mut Connection, records: &[(i64, Record)]) -> rusqlite::Re
 }
 
 fn insert_request(connection: &Connection, at_ms: i64, request: &RequestRecord) -> rusqlite::Result<()> {
-    // Cells are the only tier yet: nothing comes back from RAM or disk.
     let sql = "INSERT INTO requests (at_ms, id, client, profile, dialect, n_prompt, n_reused_cells, n_reused_ram,
             n_reused_disk, n_computed, n_generated, queue_ms, ttft_ms, prefill_ms, decode_ms, finish, cause, miss_at)
-        VALUES (:at_ms, :id, :client, :profile, :dialect, :n_prompt, :n_reused_cells, 0,
-            0, :n_computed, :n_generated, :queue_ms, :ttft_ms, :prefill_ms, :decode_ms, :finish, :cause, :miss_at)";
+        VALUES (:at_ms, :id, :client, :profile, :dialect, :n_prompt, :n_reused_cells, :n_reused_ram,
+            :n_reused_disk, :n_computed, :n_generated, :queue_ms, :ttft_ms, :prefill_ms, :decode_ms, :finish, :cause, :miss_at)";
     connection.prepare_cached(sql)?.execute(named_params! {
         ":at_ms": at_ms,
         ":id": request.label.id,
@@ -163,6 +166,8 @@ fn insert_request(connection: &Connection, at_ms: i64, request: &RequestRecord) 
         ":dialect": request.label.dialect,
         ":n_prompt": integer(request.n_prompt),
         ":n_reused_cells": integer(request.n_reused_cells),
+        ":n_reused_ram": integer(request.n_reused_ram),
+        ":n_reused_disk": integer(request.n_reused_disk),
         ":n_computed": integer(request.n_computed),
         ":n_generated": integer(request.n_generated),
         ":queue_ms": milliseconds(request.queue),
@@ -177,8 +182,22 @@ fn insert_request(connection: &Connection, at_ms: i64, request: &RequestRecord) 
 }
 
 fn insert_eviction(connection: &Connection, at_ms: i64, eviction: &EvictionRecord) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO evictions (at_ms, n_cells, cause) VALUES (?, ?, ?)";
-    connection.prepare_cached(sql)?.execute((at_ms, integer(eviction.n_cells), eviction.cause))?;
+    let sql = "INSERT INTO evictions (at_ms, tier, cause, n_cells, n_bytes) VALUES (?, ?, ?, ?, ?)";
+    let (n_tokens, n_bytes) = (integer(eviction.n_tokens), bytes(eviction.n_bytes));
+    connection.prepare_cached(sql)?.execute((at_ms, eviction.tier, eviction.cause, n_tokens, n_bytes))?;
+    Ok(())
+}
+
+fn insert_restore(connection: &Connection, at_ms: i64, restore: &RestoreRecord) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO restores (at_ms, result, n_tokens, n_bytes, time_ms) VALUES (?, ?, ?, ?, ?)";
+    let (n_tokens, n_bytes) = (integer(restore.n_tokens), bytes(restore.n_bytes));
+    connection.prepare_cached(sql)?.execute((at_ms, restore.result, n_tokens, n_bytes, milliseconds(restore.time)))?;
+    Ok(())
+}
+
+fn insert_missed(connection: &Connection, at_ms: i64, missed: &MissedRecord) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO missed (at_ms, n_tokens, n_more_bytes) VALUES (?, ?, ?)";
+    connection.prepare_cached(sql)?.execute((at_ms, integer(missed.n_tokens), bytes(missed.n_more_bytes)))?;
     Ok(())
 }
 
@@ -207,6 +226,10 @@ fn remove(connection: &mut Connection, oldest_ms: i64) -> rusqlite::Result<()> {
 }
 
 fn integer(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn bytes(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -239,6 +262,8 @@ pub(super) mod tests {
             },
             n_prompt: 1_000,
             n_reused_cells: 900,
+            n_reused_ram: 0,
+            n_reused_disk: 0,
             n_computed: 100,
             n_generated: 11,
             queue: Duration::from_millis(5),
@@ -253,6 +278,14 @@ pub(super) mod tests {
 
     pub(in crate::telemetry) fn cells(held: usize) -> CellsRecord {
         CellsRecord { free: 100 - held, evictable: 20, pinned: 30, held, reserved: 7, n_running: 2, n_waiting: 1 }
+    }
+
+    pub(in crate::telemetry) fn eviction(cause: &'static str, n_tokens: usize) -> EvictionRecord {
+        EvictionRecord { tier: "cells", cause, n_tokens, n_bytes: 0 }
+    }
+
+    fn restore() -> RestoreRecord {
+        RestoreRecord { result: "restored", n_tokens: 300, n_bytes: 7_000, time: Duration::from_millis(12) }
     }
 
     pub(in crate::telemetry) fn store() -> (TempDir, PathBuf, Store) {
@@ -283,11 +316,13 @@ pub(super) mod tests {
         let (handle, inbox) = inbox();
         let writer = std::thread::spawn(move || store.run(inbox));
         handle.record(Record::Request(request()));
-        handle.record(Record::Eviction(EvictionRecord { n_cells: 64, cause: "cells" }));
+        handle.record(Record::Eviction(eviction("cells", 64)));
         handle.record(Record::Cells(cells(40)));
+        handle.record(Record::Restore(restore()));
+        handle.record(Record::Missed(MissedRecord { n_tokens: 3, n_more_bytes: 99 }));
         handle.stop();
         writer.join().unwrap();
-        assert_eq!(TABLES.iter().map(|table| count(&path, table)).collect::<Vec<_>>(), [1, 1, 1]);
+        assert_eq!(TABLES.iter().map(|table| count(&path, table)).collect::<Vec<_>>(), [1, 1, 1, 1, 1]);
         assert_eq!(handle.n_dropped(), 0);
         handle.record(Record::Cells(cells(40)));
         assert_eq!(handle.n_dropped(), 1, "nobody stores it any more");
@@ -404,8 +439,10 @@ pub(super) mod tests {
         let all = || {
             [
                 Record::Request(request()),
-                Record::Eviction(EvictionRecord { n_cells: 1, cause: "ids" }),
+                Record::Eviction(eviction("ids", 1)),
                 Record::Cells(cells(1)),
+                Record::Restore(restore()),
+                Record::Missed(MissedRecord { n_tokens: 3, n_more_bytes: 99 }),
             ]
         };
         let now_ms = 1_000 * DAY_MS;
@@ -413,7 +450,7 @@ pub(super) mod tests {
             store.put(at_ms, all());
         }
         store.prune(now_ms, Instant::now());
-        assert_eq!(TABLES.iter().map(|table| count(&path, table)).collect::<Vec<_>>(), [2, 2, 2]);
+        assert_eq!(TABLES.iter().map(|table| count(&path, table)).collect::<Vec<_>>(), [2, 2, 2, 2, 2]);
     }
 
     #[test]

@@ -37,6 +37,23 @@ pub(crate) struct Setup {
     pub(crate) queue: usize,
     pub(crate) profiles: Vec<Profile>,
     pub(crate) layout: LayoutMode,
+    pub(crate) cache: Lower,
+}
+
+/// The tiers below the cells.
+#[derive(Clone, Default)]
+pub(crate) struct Lower {
+    pub(crate) ram: u64,
+    pub(crate) disk: u64,
+    /// A state folder that outlives the house; else it has one of its own.
+    pub(crate) state: Option<PathBuf>,
+}
+
+impl Lower {
+    fn configuration(&self, folder: &std::path::Path) -> config::Cache {
+        let folder = self.state.as_deref().unwrap_or(folder).join("kv");
+        config::Cache { folder, ram: self.ram, disk: self.disk, learned_pins: 0.25, keep_days: 7 }
+    }
 }
 
 impl Default for Setup {
@@ -48,6 +65,7 @@ impl Default for Setup {
             queue: 64,
             profiles: Vec::new(),
             layout: LayoutMode::Off,
+            cache: Lower::default(),
         }
     }
 }
@@ -175,6 +193,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
             threads: Threads::same(std::thread::available_parallelism().map_or(1, |n| n.get() - 1).max(1)),
             chat_template: None,
         },
+        cache: setup.cache.configuration(&folder),
         layout: config::Layout { mode: setup.layout },
         telemetry: config::Telemetry { path: folder.join("hob.sqlite"), keep_days: 1, flush: Duration::from_secs(60) },
         profiles: Vec::new(),

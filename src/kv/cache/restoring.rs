@@ -25,8 +25,8 @@ pub struct Restorable {
 /// What one call of `restore_piece` did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Restored {
-    /// These many tokens are there now, copied as so many bytes.
-    Piece { n_tokens: usize, n_bytes: u64 },
+    /// These many tokens are there now, copied as so many bytes. `was_read`: from what came from disk.
+    Piece { n_tokens: usize, n_bytes: u64, was_read: bool },
     /// The next piece has to be read first.
     OnDisk(SegmentKey),
     /// There is nothing more to restore, or no room for it: the rest is computed.
@@ -70,6 +70,7 @@ impl Cache {
             return Restored::Done;
         };
         let read = from_disk.filter(|segment| segment.header.key == place.key).map(|segment| segment.pieces.clone());
+        let was_read = read.is_some();
         let Some(pieces) = place.pieces.or(read) else { return Restored::OnDisk(place.key) };
         // The last piece may hold more than is wanted: those cells are needed for a moment.
         let n = place.range.len();
@@ -100,6 +101,6 @@ impl Cache {
         if let Store::Tree(tree) = &mut self.store {
             tree.set_saved(standing.node, place.key);
         }
-        Restored::Piece { n_tokens: place.upto - n_past, n_bytes: place.n_bytes as u64 }
+        Restored::Piece { n_tokens: place.upto - n_past, n_bytes: place.n_bytes as u64, was_read }
     }
 }

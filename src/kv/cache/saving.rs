@@ -263,10 +263,17 @@ impl Cache {
         reuse: Reuse,
     ) {
         let n = tokens.len();
-        if n < SEGMENT_MIN || self.tiers.budgets().ram == 0 || self.tiers.find(owner, tokens).n_tokens == n {
+        let budgets = self.tiers.budgets();
+        let kept = if owner == Owner::Public { Kept::Pin } else { Kept::Private };
+        let is_passing = kept == Kept::Pin && budgets.disk > 0 && !self.tiers.is_any_passing();
+        if n < SEGMENT_MIN || (budgets.ram == 0 && !is_passing) || self.tiers.find(owner, tokens).n_tokens == n {
             return;
         }
-        let n_expected = if self.whole_bytes > 0 { self.whole_bytes } else { self.n_bytes(n) };
+        let n_expected = match (is_passing, self.whole_bytes) {
+            (true, _) => 0,
+            (false, 0) => self.n_bytes(n),
+            (false, last) => last,
+        };
         let room = self.tiers.reserve(n_expected, n, reuse, &self.speeds);
         self.settle();
         match room {
@@ -282,10 +289,11 @@ impl Cache {
         match saved {
             Ok(bytes) => {
                 self.whole_bytes = bytes.len() as u64 + 4 * n as u64 + 1024;
-                let kept = if owner == Owner::Public { Kept::Pin } else { Kept::Private };
                 let piece = Piece { n_tokens: n, bytes: bytes.into() };
                 let segment = Segment::new(owner, kept, true, tokens, 0, vec![piece]);
-                if self.tiers.insert(tokens, segment, reuse, false, &self.speeds) {
+                let key = segment.header.key;
+                if self.tiers.insert(tokens, segment, reuse, is_passing, &self.speeds) {
+                    self.to_write.extend(is_passing.then_some(key));
                     self.tiers.thin_wholes(owner, tokens, last_cut, WHOLES_OF_A_CONVERSATION);
                 }
                 self.settle();
