@@ -336,10 +336,12 @@ impl Tree {
             joint
         } else {
             // 3: a new leaf.
-            released = self.node_mut(joint).seq.take().filter(|&old| old != seq);
-            // A conversation that came back goes on; behind the house's own text everybody begins anew.
+            // What goes on where a leaf ended is a conversation that came back, and expected again. Behind a prefix that others
+            // stand on, too, everybody begins anew, and so behind the house's own text.
             let behind = self.node(joint);
-            let reuse = if joint != ROOT && behind.owner == owner { behind.reuse.continued() } else { Reuse::Once };
+            let goes_on = joint != ROOT && behind.owner == owner && behind.seq.is_some();
+            let reuse = if goes_on { behind.reuse.continued() } else { Reuse::Once };
+            released = self.node_mut(joint).seq.take().filter(|&old| old != seq);
             let leaf = self.insert(Node {
                 parent: joint,
                 owner,

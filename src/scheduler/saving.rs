@@ -15,7 +15,6 @@ use super::disk::Disk;
 use super::step::Scheduler;
 use crate::engine::Engine;
 use crate::kv::tiers::GoneCause;
-use crate::kv::value::Reuse;
 use crate::kv::{Kept, Saved, Saving, SegmentKey, Tier};
 use crate::request::{Owner, Token};
 use crate::snapshots::Report;
@@ -70,7 +69,7 @@ impl Savings {
 
 impl<E: Engine> Scheduler<E> {
     /// Saves what was just computed, in the background.
-    pub(super) fn save_later(&mut self, owner: Owner, tokens: &[Token], cuts: &[usize], kept: Kept, reuse: Reuse) {
+    pub(super) fn save_later(&mut self, owner: Owner, tokens: &[Token], cuts: &[usize], kept: Kept) {
         if !self.cache.saves() || tokens.is_empty() {
             return;
         }
@@ -78,7 +77,7 @@ impl<E: Engine> Scheduler<E> {
         if savings.queue.len() >= N_QUEUED_MAX && kept == Kept::Private {
             return;
         }
-        savings.queue.push_back(Saving::new(owner, tokens.to_vec(), cuts.to_vec(), kept, reuse));
+        savings.queue.push_back(Saving::new(owner, tokens.to_vec(), cuts.to_vec(), kept));
         savings.is_busy = true;
     }
 
@@ -92,7 +91,7 @@ impl<E: Engine> Scheduler<E> {
         if self.cache.find(Owner::Public, prefix) == cut || self.cache.tiers().is_learned(owner, prefix) {
             return;
         }
-        self.save_later(owner, prefix, cuts, Kept::Learned, Reuse::Hits(1));
+        self.save_later(owner, prefix, cuts, Kept::Learned);
         self.savings.to_learn.push_back((owner, prefix.to_vec()));
     }
 

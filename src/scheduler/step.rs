@@ -375,7 +375,7 @@ impl<E: Engine> Scheduler<E> {
             (Work::Warm(pin), Finish::Stop) => {
                 let pinned = self.cache.leave_pinned(&mut self.engine, standing, computed);
                 if self.cache.is_shared() {
-                    self.save_later(Owner::Public, &sequence.tokens[..n_past], &sequence.cuts, Kept::Pin, Reuse::Once);
+                    self.save_later(Owner::Public, &sequence.tokens[..n_past], &sequence.cuts, Kept::Pin);
                 }
                 let name = self.pins.set_warm(*pin, pinned);
                 info!(pin = name, n_tokens = n_past, tokens_per_second = self.speed.tokens_per_second as u64, "warm");
@@ -390,8 +390,7 @@ impl<E: Engine> Scheduler<E> {
                 let owner = sequence.owner;
                 if self.cache.is_shared() && self.cache.saves() {
                     self.learn(owner, &sequence.tokens[..sequence.n_prompt], &sequence.cuts);
-                    let reuse = self.cache.reuse(owner, &sequence.tokens[..n_past]);
-                    self.save_later(owner, &sequence.tokens[..n_past], &sequence.cuts, Kept::Private, reuse);
+                    self.save_later(owner, &sequence.tokens[..n_past], &sequence.cuts, Kept::Private);
                 }
             }
         }

@@ -35,7 +35,6 @@ pub struct Saving {
     tokens: Vec<Token>,
     cuts: Vec<usize>,
     kept: Kept,
-    reuse: Reuse,
     run: Option<Run>,
 }
 
@@ -61,8 +60,8 @@ impl Run {
 
 impl Saving {
     /// Of all that `tokens` hold. `cuts`: where sections end, rising.
-    pub fn new(owner: Owner, tokens: Vec<Token>, cuts: Vec<usize>, kept: Kept, reuse: Reuse) -> Saving {
-        Saving { owner, tokens, cuts, kept, reuse, run: None }
+    pub fn new(owner: Owner, tokens: Vec<Token>, cuts: Vec<usize>, kept: Kept) -> Saving {
+        Saving { owner, tokens, cuts, kept, run: None }
     }
 
     pub fn tokens(&self) -> &[Token] {
@@ -125,7 +124,8 @@ impl Cache {
         let path = &saving.tokens[..end];
         let segment = Segment::new(owner, kept, false, path, start, pieces);
         let key = segment.header.key;
-        let is_in = self.tiers.insert(path, segment, saving.reuse, is_passing, &self.speeds);
+        let reuse = self.reuse(saving.owner, path);
+        let is_in = self.tiers.insert(path, segment, reuse, is_passing, &self.speeds);
         self.settle();
         if !is_in {
             return Saved::Done;
@@ -161,7 +161,8 @@ impl Cache {
         // The house's own text is saved once, for the house, whoever's conversation stands on it.
         let (run_owner, all) = self.owner_at(*owner, tokens, start);
         let kept = if run_owner == Owner::Public { Kept::Pin } else { saving.kept };
-        let comes_back = matches!(saving.reuse, Reuse::Hits(_));
+        let reuse = self.reuse(*owner, tokens);
+        let comes_back = matches!(reuse, Reuse::Hits(_));
         let is_passing = budgets.disk > 0 && (kept != Kept::Private || (budgets.ram == 0 && comes_back));
         if is_passing && self.tiers.is_any_passing() {
             return Err(());
@@ -177,7 +178,7 @@ impl Cache {
                 true => Err(NoRoom::TooLarge),
                 false => {
                     reserved = self.n_bytes(end - start);
-                    self.tiers.reserve(reserved, end - start, saving.reuse, &self.speeds)
+                    self.tiers.reserve(reserved, end - start, reuse, &self.speeds)
                 }
             };
             self.settle();
@@ -198,7 +199,7 @@ impl Cache {
         let n_max = (SEGMENT_BYTES_MAX / self.bytes_per_token.max(1.0)) as usize;
         let piece_len = self.piece_len();
         let n_max = (n_max / piece_len * piece_len).max(piece_len);
-        let is_fit = |cut: usize| cut >= start + SECTION_MIN && cut + SEGMENT_MIN <= all;
+        let is_fit = |cut: usize| cut >= start + SECTION_MIN && cut < all;
         let cut = saving.cuts.iter().copied().find(|&cut| is_fit(cut)).unwrap_or(all);
         cut.min(start + n_max)
     }
@@ -239,7 +240,7 @@ impl Cache {
             return;
         }
         let kept = if owner == Owner::Public { Kept::Pin } else { Kept::Private };
-        let mut saving = Saving::new(owner, tree.path(node), Vec::new(), kept, reuse);
+        let mut saving = Saving::new(owner, tree.path(node), Vec::new(), kept);
         loop {
             match self.save_piece(engine, &mut saving) {
                 Saved::Piece => {}
