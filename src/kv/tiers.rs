@@ -191,6 +191,8 @@ pub struct Tiers {
     ram_clock: Clock,
     disk_clock: Clock,
     tick: u64,
+    /// RAM had to give way once.
+    is_pressed: bool,
     gone: Vec<Gone>,
 }
 
@@ -557,13 +559,12 @@ impl Tiers {
     /// What should be written now, so that RAM can give way: what came back, is worth least, and has no file. `is_end`: the
     /// daemon stops, so the best first, whether RAM is full or not.
     pub fn next_to_write(&self, speeds: &Speeds, is_end: bool) -> Option<SegmentKey> {
-        let is_full = self.ram as f64 >= self.budgets.ram as f64 * WRITE_FROM;
+        let is_full = self.is_pressed || self.ram as f64 >= self.budgets.ram as f64 * WRITE_FROM;
         if self.budgets.disk == 0 || !(is_full || is_end) {
             return None;
         }
         let unwritten = self.entries.iter().filter(|(_, entry)| {
-            let is_worth_it = matches!(entry.reuse, Reuse::Hits(_)) || entry.header.kept != Kept::Private;
-            entry.ram.is_some() && entry.file == File::None && is_worth_it && entry.ram_bytes() + FILE_BYTES <= self.budgets.disk
+            entry.ram.is_some() && entry.file == File::None && self.is_worth_file(entry)
         });
         let by_value = |(_, a): &(&SegmentKey, &Entry), (_, b): &(&SegmentKey, &Entry)| {
             let (a, b) = (self.ram_priority(a, speeds), self.ram_priority(b, speeds));
@@ -655,10 +656,15 @@ impl Tiers {
                 let is_leaf = entry.children.is_empty() && entry.header.kept != Kept::Pin;
                 is_free && (is_elsewhere || is_leaf) && Some(**key) != spared
             });
+            // What is worth a file and has none yet goes last: it will have one in a moment.
             let least = candidates
-                .map(|(&key, entry)| (self.ram_priority(entry, speeds), entry.tick, key))
-                .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-            let Some((least, _, key)) = least.filter(|(least, ..)| *least <= priority) else {
+                .map(|(&key, entry)| {
+                    let has_none = entry.file == File::None && self.is_worth_file(entry);
+                    (has_none, self.ram_priority(entry, speeds), entry.tick, key)
+                })
+                .min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+            self.is_pressed = true;
+            let Some((_, least, _, key)) = least.filter(|(_, least, ..)| *least <= priority) else {
                 // It counts as taken in and given up: those who refuse everybody grow old by it.
                 self.ram_clock.advance(priority);
                 return Err(NoRoom::WorthLess);
@@ -700,6 +706,12 @@ impl Tiers {
             self.drop_file(key, GoneCause::Room);
         }
         Ok(())
+    }
+
+    /// What came back, or is kept whatever happens; a one-shot is not worth the disk's wear.
+    fn is_worth_file(&self, entry: &Entry) -> bool {
+        let is_worth_it = matches!(entry.reuse, Reuse::Hits(_)) || entry.header.kept != Kept::Private;
+        is_worth_it && entry.ram_bytes() + FILE_BYTES <= self.budgets.disk
     }
 
     fn ancestors(&self, key: SegmentKey) -> Vec<SegmentKey> {
