@@ -193,6 +193,8 @@ pub struct Tiers {
     tick: u64,
     /// RAM had to give way once.
     is_pressed: bool,
+    /// Something came, went or was used since somebody looked.
+    is_changed: bool,
     gone: Vec<Gone>,
 }
 
@@ -305,10 +307,14 @@ impl Tiers {
     /// Marks a chain as used now; gives the files in it.
     pub fn touch(&mut self, chain: &Chain) -> Vec<SegmentKey> {
         self.tick += 1;
+        self.is_changed = true;
         let mut files = Vec::new();
         for link in &chain.links {
             let Some(entry) = self.entries.get_mut(&link.key) else { continue };
-            entry.reuse.hit();
+            // A segment of which others share the beginning is not what they came back for.
+            if 2 * (link.upto - link.start) >= entry.header.tokens.len() {
+                entry.reuse.hit();
+            }
             entry.tick = self.tick;
             entry.ram_used = self.ram_clock;
             entry.disk_used = self.disk_clock;
@@ -319,9 +325,16 @@ impl Tiers {
         files
     }
 
-    /// Sets `n_bytes` of RAM aside for a segment of `n_tokens`, giving up what is worth less; `release` ends it.
-    pub fn reserve(&mut self, n_bytes: u64, n_tokens: usize, reuse: Reuse, speeds: &Speeds) -> Result<(), NoRoom> {
-        self.make_ram_room(n_bytes, n_tokens, reuse, None, speeds)?;
+    /// Sets `n_bytes` of RAM aside for a segment of `n_tokens` behind `parent`, giving up what is worth less; `release` ends it.
+    pub fn reserve(
+        &mut self,
+        n_bytes: u64,
+        n_tokens: usize,
+        parent: Option<SegmentKey>,
+        reuse: Reuse,
+        speeds: &Speeds,
+    ) -> Result<(), NoRoom> {
+        self.make_ram_room(n_bytes, n_tokens, reuse, parent, speeds)?;
         self.reserved += n_bytes;
         self.check();
         Ok(())
@@ -418,6 +431,7 @@ impl Tiers {
             return;
         }
         entry.file = File::There;
+        self.is_changed = true;
         self.disk = self.disk - entry.file_bytes + n_file_bytes;
         if entry.header.kept == Kept::Learned {
             self.learned = self.learned - entry.file_bytes + n_file_bytes;
@@ -612,8 +626,14 @@ impl Tiers {
         runs.into_iter().rev().flatten().copied().collect()
     }
 
+    /// Whether anything came, went or was used since the last call.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.is_changed)
+    }
+
     fn put(&mut self, header: Header, parent: Option<SegmentKey>, reuse: Reuse, ram: Option<Arc<[Piece]>>) {
         self.tick += 1;
+        self.is_changed = true;
         let key = header.key;
         match parent {
             Some(parent) => self.entries.get_mut(&parent).expect("a parent is held").children.push(key),
@@ -664,6 +684,7 @@ impl Tiers {
                 })
                 .min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
             self.is_pressed = true;
+            self.is_changed = true;
             let Some((_, least, _, key)) = least.filter(|(_, least, ..)| *least <= priority) else {
                 // It counts as taken in and given up: those who refuse everybody grow old by it.
                 self.ram_clock.advance(priority);

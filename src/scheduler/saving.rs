@@ -42,8 +42,6 @@ pub(super) struct Savings {
     writing: Option<SegmentKey>,
     /// Until then admission waits for the first report.
     sweep_until: Option<Instant>,
-    /// RAM has changed, so something may be worth writing.
-    is_ram_new: bool,
     /// The last look brought something about, so the next one may, too.
     pub(super) is_busy: bool,
 }
@@ -104,7 +102,6 @@ impl<E: Engine> Scheduler<E> {
                 if is_passing {
                     self.savings.to_write.push_back(key);
                 }
-                self.savings.is_ram_new = true;
                 self.savings.is_busy = true;
             }
             Saved::Waits => {}
@@ -142,7 +139,7 @@ impl<E: Engine> Scheduler<E> {
         if self.savings.writing.is_some() {
             return;
         }
-        if self.savings.to_write.is_empty() && std::mem::take(&mut self.savings.is_ram_new) {
+        if self.savings.to_write.is_empty() && self.cache.tiers().take_changed() {
             let speeds = *self.cache.speeds();
             self.savings.to_write.extend(self.cache.tiers().next_to_write(&speeds, false));
         }
@@ -212,7 +209,6 @@ impl<E: Engine> Scheduler<E> {
         if self.savings.writing == Some(key) {
             self.savings.writing = None;
         }
-        self.savings.is_ram_new = true;
     }
 
     /// What left the tiers is told to telemetry; its file goes.

@@ -154,7 +154,8 @@ impl Cache {
     fn begin_run(&mut self, saving: &Saving) -> Result<Option<Run>, ()> {
         let Saving { owner, tokens, .. } = saving;
         let budgets = self.tiers.budgets();
-        let start = self.tiers.find(*owner, tokens).n_tokens;
+        let chain = self.tiers.find(*owner, tokens);
+        let (start, parent) = (chain.n_tokens, chain.links.last().map(|link| link.key));
         if tokens.len() - start < SEGMENT_MIN || budgets.ram + budgets.disk == 0 {
             return Ok(None);
         }
@@ -178,7 +179,7 @@ impl Cache {
                 true => Err(NoRoom::TooLarge),
                 false => {
                     reserved = self.n_bytes(end - start);
-                    self.tiers.reserve(reserved, end - start, reuse, &self.speeds)
+                    self.tiers.reserve(reserved, end - start, parent, reuse, &self.speeds)
                 }
             };
             self.settle();
@@ -275,7 +276,7 @@ impl Cache {
             (false, 0) => self.n_bytes(n),
             (false, last) => last,
         };
-        let room = self.tiers.reserve(n_expected, n, reuse, &self.speeds);
+        let room = self.tiers.reserve(n_expected, n, None, reuse, &self.speeds);
         self.settle();
         match room {
             Ok(()) => {}

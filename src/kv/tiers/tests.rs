@@ -162,7 +162,7 @@ fn a_side_jobs_text_takes_nobodys_place() {
 fn larger_than_its_tier_is_not_taken_in_and_nothing_goes_for_it() {
     let mut house = House::new(2 * cost(4), 0);
     house.save(ALICE, "aaaa");
-    let reserve = |house: &mut House, n_bytes| house.tiers.reserve(n_bytes, 4, Reuse::Hits(9), &house.speeds.clone());
+    let reserve = |house: &mut House, n_bytes| house.tiers.reserve(n_bytes, 4, None, Reuse::Hits(9), &house.speeds.clone());
     assert_eq!(reserve(&mut house, 2 * cost(4) + 1), Err(NoRoom::TooLarge));
     assert_eq!(house.found(ALICE, "aaaa"), 4);
     assert_eq!(reserve(&mut house, 2 * cost(4)), Ok(()));
