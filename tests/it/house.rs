@@ -81,6 +81,8 @@ pub(crate) struct House {
 impl House {
     pub(crate) fn start<M: Model>(model: Arc<M>, setup: Setup) -> House {
         let folder = tempfile::tempdir().unwrap();
+        // What K/V on disk is told apart by; the simulated engine reads nothing of it.
+        std::fs::write(folder.path().join("model.gguf"), "weights").unwrap();
         let config = configuration(&setup, folder.path().to_owned());
         let (stop, stopped) = oneshot::channel();
         let (started, address_and_door) = mpsc::sync_channel(1);
@@ -197,7 +199,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
         layout: config::Layout { mode: setup.layout },
         telemetry: config::Telemetry { path: folder.join("hob.sqlite"), keep_days: 1, flush: Duration::from_secs(60) },
         profiles: Vec::new(),
-        state_folder: folder.clone(),
+        state_folder: setup.cache.state.clone().unwrap_or(folder.clone()),
         folder,
     }
 }
