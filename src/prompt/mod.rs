@@ -4,6 +4,7 @@
 //! owns what it remembers: prepared templates, tokens of stretches, the profiles' heads, what changes in clients' prompts. It
 //! computes nothing on the model and knows no HTTP.
 
+mod calls;
 mod canonical;
 mod clock;
 mod echoes;

@@ -18,7 +18,10 @@ use super::seen::Wish;
 use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
-use super::{Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, ToolsUse, Volatility, clock, refused};
+use super::{
+    Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, ToolsUse, Volatility, calls, canonical,
+    clock, refused,
+};
 use crate::engine::{ChatTemplate, Special, Vocab};
 use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};
 
@@ -171,6 +174,7 @@ impl Planner {
             Cow::Borrowed(_) => guarded,
             Cow::Owned(messages) => controls.guard_messages(messages)?,
         };
+        let messages = if landing.takes_one_call { calls::one_by_one(messages) } else { messages };
         let rules = Rules { landing: *landing, by_fallback, tools: toolset };
         let Arrangement { messages, mut sections, ends } = match house {
             Some(house) => arrange_for_house(house, &messages, own_tools, &rules),
@@ -187,7 +191,9 @@ impl Planner {
         });
         let rendered = Instant::now();
 
-        let tokens = tokeniser.tokenise(&text, request.client.owner());
+        let calls = request.messages.iter().flat_map(|message| &message.tool_calls);
+        let calls: Vec<_> = calls.map(|call| canonical::arguments(&call.arguments)).collect();
+        let tokens = tokeniser.tokenise(&text, request.client.owner(), &calls);
         let mut cuts: Vec<usize> = Vec::with_capacity(ends.len());
         for (end, head) in ends.iter().zip(stable) {
             // A conversation that begins unlike a user's turn can differ from the head's last tokens.
@@ -220,7 +226,8 @@ impl Planner {
     pub fn remember(&mut self, spoken: &super::Spoken) {
         self.tokeniser.remember(spoken);
         if let Some(record) = spoken.record {
-            self.kept.live().answered(record, &Message::text(Role::Assistant, spoken.text.as_str()));
+            let answer = Message::text(Role::Assistant, spoken.text.as_str());
+            self.kept.live().answered(record, &Message { tool_calls: spoken.calls.clone(), ..answer });
         }
     }
 
