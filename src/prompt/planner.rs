@@ -1,6 +1,6 @@
 //! The planner itself: one request in, its prompt out, and what is remembered between requests.
 //!
-//! *Planning* is lay out, guard (sentinels), order, render, tokenise, cut. It waits for nothing and knows no thread; `run` is the
+//! *Planning* is arrange the tools, lay out, guard (sentinels), order, render, tokenise, cut. It waits for nothing and knows no thread; `run` is the
 //! loop of the thread that owns it.
 
 use std::borrow::Cow;

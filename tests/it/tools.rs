@@ -7,9 +7,11 @@ use hob::engine::simulated::SimulatedModel;
 use hob::request::LayoutMode;
 use serde_json::{Value, json};
 
+#[cfg(feature = "llama")]
+use crate::home_assistant::{self, Recording};
 use crate::house::{Answer, House, MODEL, Setup, Usage};
 #[cfg(feature = "llama")]
-use crate::{home_assistant, models};
+use crate::models;
 
 /// Room for all that a test asks: nothing is evicted.
 const CONTEXT: usize = 131_072;
@@ -51,10 +53,11 @@ fn a_set_in_another_order_is_reused_like_the_same_one() {
 }
 
 /// Home Assistant's own: a satellite's voice pipeline brings seven tools for timers that its other clients do not have, in
-/// the middle of the thirty. How many tokens the first request with them computes, where satellites are known.
+/// the middle of the thirty. The tokens that the first request with them computes, as sent and in `optimise`, where the
+/// rooms of two satellites are known to change.
 #[cfg(feature = "llama")]
-fn seven_more_tools(model: &std::path::Path, layout: LayoutMode) -> usize {
-    let recorded = home_assistant::bodies(home_assistant::Recording::LlamaCpp);
+fn seven_more_tools(model: &std::path::Path, recording: Recording) -> (usize, usize) {
+    let recorded = home_assistant::bodies(recording);
     let first_of = |n_tools: usize, nth: usize| {
         let is_first = |body: &&Value| {
             let messages = body["messages"].as_array().unwrap();
@@ -62,30 +65,29 @@ fn seven_more_tools(model: &std::path::Path, layout: LayoutMode) -> usize {
         };
         recorded.iter().filter(is_first).nth(nth).unwrap().clone()
     };
-    // The rooms of two satellites, with the thirty tools: from then on it is known what changes between them.
-    let without = first_of(30, 0);
-    let mut bodies = vec![without.clone()];
-    for nth in [0, 1, 0, 1] {
+    let (without, with) = (first_of(30, 0), first_of(37, 0));
+    let with_thirty = |nth| {
         let mut satellite = first_of(37, nth);
         satellite["tools"] = without["tools"].clone();
-        bodies.push(satellite);
-    }
-    bodies.push(first_of(37, 0));
-    let usages = ask(home_assistant::simulated(model), home_assistant::NAME, layout, &bodies);
-    let n_computed: Vec<usize> = usages.iter().map(|usage| usage.n_prompt - usage.n_cached).collect();
-    eprintln!(
-        "{layout:?}: {n_computed:?} of {:?} computed",
-        usages.iter().map(|usage| usage.n_prompt).collect::<Vec<_>>()
-    );
-    n_computed[n_computed.len() - 1]
+        satellite
+    };
+    let satellites = [with_thirty(0), with_thirty(1), with_thirty(0), with_thirty(1)];
+    let n_computed = |layout, known: &[Value]| {
+        let bodies = [&[without.clone()], known, &[with.clone()]].concat();
+        let usages = ask(home_assistant::simulated(model), home_assistant::NAME, layout, &bodies);
+        let n_computed: Vec<usize> = usages.iter().map(|usage| usage.n_prompt - usage.n_cached).collect();
+        eprintln!("{layout:?}: {n_computed:?} tokens computed");
+        n_computed[n_computed.len() - 1]
+    };
+    (n_computed(LayoutMode::Off, &[]), n_computed(LayoutMode::Optimise, &satellites))
 }
 
 #[cfg(feature = "llama")]
 #[test]
 fn a_client_with_seven_more_tools_computes_those_and_little_else() {
     let model = models::smollm2();
-    assert_eq!(seven_more_tools(&model, LayoutMode::Off), 0);
-    assert_eq!(seven_more_tools(&model, LayoutMode::Optimise), 0);
+    assert_eq!(seven_more_tools(&model, Recording::LlamaCpp), (4561, 1013));
+    assert_eq!(seven_more_tools(&model, Recording::Ollama), (4009, 811));
 }
 
 /// Qwen's template has a place for tools.
@@ -93,6 +95,6 @@ fn a_client_with_seven_more_tools_computes_those_and_little_else() {
 #[test]
 fn models_with_tools_in_the_template_compute_seven_more_and_little_else() {
     let Some(qwen) = models::qwen() else { return };
-    assert_eq!(seven_more_tools(&qwen, LayoutMode::Off), 0);
-    assert_eq!(seven_more_tools(&qwen, LayoutMode::Optimise), 0);
+    assert_eq!(seven_more_tools(&qwen, Recording::LlamaCpp), (5008, 1069));
+    assert_eq!(seven_more_tools(&qwen, Recording::Ollama), (4380, 813));
 }
