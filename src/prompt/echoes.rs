@@ -17,7 +17,7 @@ use super::canonical;
 use super::live::RecordId;
 use super::memo::Memo;
 use crate::engine::Vocab;
-use crate::request::{Owner, Token, ToolCall};
+use crate::request::{Message, Owner, Token, ToolCall};
 
 /// Bytes of kept ids and their keys: some 10,000 answers of 100 tokens.
 const BYTES_MAX: usize = 8 << 20;
@@ -48,6 +48,32 @@ pub struct Spoken {
     pub tokens: Vec<Token>,
 }
 
+/// The calls in a request's history, and the texts in it that somebody wrote and that might look like one.
+#[derive(Default)]
+pub(super) struct Calls<'a> {
+    /// Canonical.
+    arguments: Vec<blake3::Hash>,
+    texts: Vec<&'a str>,
+}
+
+impl<'a> Calls<'a> {
+    pub(super) fn of(messages: &'a [Message]) -> Calls<'a> {
+        let calls = messages.iter().flat_map(|message| &message.tool_calls);
+        let arguments: Vec<_> = calls.map(|call| canonical::arguments(&call.arguments)).collect();
+        if arguments.is_empty() {
+            return Calls::default();
+        }
+        let written = messages.iter().filter(|message| message.tool_calls.is_empty());
+        let texts = written.map(|message| message.content.trim()).filter(|text| text.contains('{')).collect();
+        Calls { arguments, texts }
+    }
+
+    /// Whether `stretch` may be a turn with calls: openings of some templates stand in front of users' texts, too.
+    fn may_write(&self, stretch: &str) -> bool {
+        !self.arguments.is_empty() && !self.texts.iter().any(|text| stretch.trim_end().ends_with(text))
+    }
+}
+
 impl Echoes {
     pub(super) fn new() -> Echoes {
         Echoes { kept: Memo::new(BYTES_MAX), openings: HashSet::new() }
@@ -75,19 +101,22 @@ impl Echoes {
         }
     }
 
-    /// The ids of a stretch that `owner` was once told. `calls`: the arguments of the calls in the history (`canonical`).
-    pub(super) fn get(&mut self, owner: Owner, stretch: &str, calls: &[blake3::Hash]) -> Option<&[Token]> {
+    /// The ids of a stretch that `owner` was once told.
+    pub(super) fn get(&mut self, owner: Owner, stretch: &str, calls: &Calls) -> Option<&[Token]> {
         if !self.openings.iter().any(|opening| stretch.starts_with(&**opening)) {
             return None;
         }
-        let as_sent = key(owner, b"text", stretch.as_bytes());
-        if self.kept.get(&as_sent).is_none() && !calls.is_empty() {
-            let turn = canonical::turn(stretch, |object| canonical::is_call(object, calls))?;
-            let ids = self.kept.get(&key(owner, b"calls", turn.as_bytes()))?.clone();
-            // The next time it is found as it stands.
-            self.insert(as_sent, ids);
+        let mut found = key(owner, b"text", stretch.as_bytes());
+        if self.kept.get(&found).is_none() && calls.may_write(stretch) {
+            found = key(owner, b"call as written", stretch.as_bytes());
+            if self.kept.get(&found).is_none() {
+                let turn = canonical::turn(stretch, |object| canonical::is_call(object, &calls.arguments))?;
+                let ids = self.kept.get(&key(owner, b"calls", turn.as_bytes()))?.clone();
+                // The next time it need not be read.
+                self.insert(found, ids);
+            }
         }
-        self.kept.get(&as_sent).map(|ids| &**ids)
+        self.kept.get(&found).map(|ids| &**ids)
     }
 
     fn insert(&mut self, key: [u8; 32], ids: Box<[Token]>) {
@@ -131,6 +160,7 @@ fn key(owner: Owner, kind: &[u8], stretch: &[u8]) -> [u8; 32] {
 mod tests {
     use super::*;
     use crate::engine::Special;
+    use crate::request::Role;
 
     const ALICE: Owner = Owner::Private([1; 32]);
     const BOB: Owner = Owner::Private([2; 32]);
@@ -184,21 +214,21 @@ mod tests {
         let opening = Pairs.tokenize("assistant\n", Special::Text);
         echoes.keep(&Pairs, &spoken("cab", &[byte(b'c'), AB]), &opening);
         let expected: Vec<Token> = opening.iter().copied().chain([byte(b'c'), AB]).collect();
-        assert_eq!(echoes.get(ALICE, "assistant\ncab", &[]), Some(&*expected));
-        assert_eq!(echoes.get(BOB, "assistant\ncab", &[]), None);
-        assert_eq!(echoes.get(ALICE, "user\ncab", &[]), None);
-        assert_eq!(echoes.get(ALICE, "assistant\nca", &[]), None);
+        assert_eq!(echoes.get(ALICE, "assistant\ncab", &Calls::default()), Some(&*expected));
+        assert_eq!(echoes.get(BOB, "assistant\ncab", &Calls::default()), None);
+        assert_eq!(echoes.get(ALICE, "user\ncab", &Calls::default()), None);
+        assert_eq!(echoes.get(ALICE, "assistant\nca", &Calls::default()), None);
     }
 
     #[test]
     fn a_trimmed_end_and_a_stop_text_leave_the_tokens_before_them() {
         let mut echoes = Echoes::new();
         echoes.keep(&Pairs, &spoken("ab \n", &[AB, byte(b' '), byte(b'\n'), AB]), &[]);
-        assert_eq!(echoes.get(ALICE, "assistant\nab", &[]), Some(&[AB][..]));
-        assert_eq!(echoes.get(ALICE, "assistant\nab \n", &[]), Some(&[AB, byte(b' '), byte(b'\n')][..]));
+        assert_eq!(echoes.get(ALICE, "assistant\nab", &Calls::default()), Some(&[AB][..]));
+        assert_eq!(echoes.get(ALICE, "assistant\nab \n", &Calls::default()), Some(&[AB, byte(b' '), byte(b'\n')][..]));
         // The stop text "b" began inside a token: nothing spells "xa" alone.
         echoes.keep(&Pairs, &spoken("xa", &[byte(b'x'), AB]), &[]);
-        assert_eq!(echoes.get(ALICE, "assistant\nxa", &[]), None);
+        assert_eq!(echoes.get(ALICE, "assistant\nxa", &Calls::default()), None);
     }
 
     #[test]
@@ -209,18 +239,27 @@ mod tests {
         let at = call.find("ab").unwrap();
         tokens.splice(at..at + 2, [AB]);
         let arguments = r#"{"b": "é", "ab": 21}"#;
-        let calls = [canonical::arguments(arguments)];
+        let call_of = |arguments: &str| ToolCall { id: None, name: "x".into(), arguments: arguments.into() };
+        let calling = Message { tool_calls: vec![call_of(arguments)], ..Message::text(Role::Assistant, "") };
+        let history = [calling.clone()];
+        let calls = Calls::of(&history);
         let written = format!("assistant\n<call>\n{{\"arguments\": {arguments}, \"name\": \"x\"}}\n</call>");
 
         // As the text that it was sent as, and as calls that were found in it.
-        for calls_sent in [vec![], vec![ToolCall { id: None, name: "x".into(), arguments: arguments.into() }]] {
+        for calls_sent in [vec![], vec![call_of(arguments)]] {
             let text = if calls_sent.is_empty() { call } else { "" };
             echoes.keep(&Pairs, &Spoken { calls: calls_sent, ..spoken(text, &tokens) }, &[]);
             // A text with such JSON is somebody's own.
-            assert_eq!(echoes.get(ALICE, &written, &[]), None);
+            assert_eq!(echoes.get(ALICE, &written, &Calls::default()), None);
             assert_eq!(echoes.get(BOB, &written, &calls), None);
             assert_eq!(echoes.get(ALICE, &written.replace("21", "22"), &calls), None);
-            assert_eq!(echoes.get(ALICE, &written, &calls), Some(&*tokens));
+            for _ in 0..2 {
+                assert_eq!(echoes.get(ALICE, &written, &calls), Some(&*tokens));
+            }
+            // Also where there is such a call beside it.
+            let quoted = [calling.clone(), Message::text(Role::User, written.trim_start_matches("assistant\n"))];
+            assert_eq!(echoes.get(ALICE, &written, &Calls::of(&quoted)), None);
+            assert_eq!(echoes.get(ALICE, &written, &Calls::default()), None);
             echoes = Echoes::new();
         }
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
+use super::echoes::Calls;
 use super::heads::Heads;
 use super::kept::Kept;
 use super::landing::Landing;
@@ -19,8 +20,8 @@ use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
 use super::{
-    Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, ToolsUse, Volatility, calls, canonical,
-    clock, refused,
+    Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, ToolsUse, Volatility, calls, clock,
+    refused,
 };
 use crate::engine::{ChatTemplate, Special, Vocab};
 use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};
@@ -191,9 +192,7 @@ impl Planner {
         });
         let rendered = Instant::now();
 
-        let calls = request.messages.iter().flat_map(|message| &message.tool_calls);
-        let calls: Vec<_> = calls.map(|call| canonical::arguments(&call.arguments)).collect();
-        let tokens = tokeniser.tokenise(&text, request.client.owner(), &calls);
+        let tokens = tokeniser.tokenise(&text, request.client.owner(), &Calls::of(&request.messages));
         let mut cuts: Vec<usize> = Vec::with_capacity(ends.len());
         for (end, head) in ends.iter().zip(stable) {
             // A conversation that begins unlike a user's turn can differ from the head's last tokens.
