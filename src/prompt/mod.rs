@@ -8,6 +8,7 @@ mod clock;
 mod echoes;
 mod fallback;
 mod heads;
+mod house_live;
 mod kept;
 mod landing;
 mod live;
@@ -30,9 +31,10 @@ use tokio::sync::oneshot;
 
 pub use echoes::Spoken;
 pub use fallback::tools_text;
+pub use house_live::{HouseLive, HouseReader, HouseValue};
 pub use live::{Cause, Moved, RecordId};
 pub use moment::Moment;
-pub use planner::{Layout, Planner};
+pub use planner::{Layout, PinsSink, Planner};
 
 use crate::engine::EngineError;
 use crate::request::{Request, TokenPrompt};
