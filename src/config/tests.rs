@@ -1,6 +1,7 @@
 //! What is accepted, what is refused, and in which words.
 
 use super::raw::SECTIONS;
+use crate::sources::Source;
 use super::*;
 
 const EXAMPLE: &str = include_str!("../../config.example.toml");
@@ -66,6 +67,14 @@ fn the_examples_profile_is_accepted() {
             tools: Some("/etc/hob/tools.json".into()),
             documents: vec!["documents/*.md".to_owned()],
             max_tokens: Some(512),
+            live: vec![Entry {
+                name: "weather".to_owned(),
+                source: Source::Command(vec!["/usr/local/bin/weather".to_owned(), "--short".to_owned()]),
+                refresh: Duration::from_secs(30),
+                timeout: Duration::from_secs(5),
+                n_bytes_max: 4096,
+            }],
+            has_clock: true,
         }]
     );
 }

@@ -5,6 +5,7 @@
 //! computes nothing on the model and knows no HTTP.
 
 mod clock;
+mod documents;
 mod echoes;
 mod fallback;
 mod heads;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub use documents::{Past, order as order_documents};
 pub use echoes::Spoken;
 pub use fallback::tools_text;
 pub use house_live::{HouseLive, HouseReader, HouseValue};
