@@ -15,8 +15,8 @@ use crate::telemetry::{DocumentRow, read_documents};
 pub struct History {
     /// To be kept for the next start.
     pub rows: Vec<DocumentRow>,
-    /// Of each profile's documents, in their new order.
-    pub changes_per_month: Vec<Vec<f64>>,
+    /// Of each profile's documents, in their new order; `None`: it is new.
+    pub changes_per_month: Vec<Vec<Option<f64>>>,
 }
 
 /// Orders the documents of all `profiles` by the history in the database at `path`. Without one the configured order
@@ -30,7 +30,7 @@ pub fn order(path: &Path, profiles: &mut [Profile], now: &Moment) -> History {
         known.iter().map(|row| ((row.profile.as_str(), row.title.as_str()), row)).collect();
     let mut history = History::default();
     for profile in profiles {
-        let (mut rows, pasts): (Vec<_>, Vec<_>) = titles(profile)
+        let (mut rows, pasts): (Vec<DocumentRow>, Vec<Past>) = titles(profile)
             .into_iter()
             .zip(&profile.documents)
             .map(|(title, document)| {
@@ -51,7 +51,8 @@ pub fn order(path: &Path, profiles: &mut [Profile], now: &Moment) -> History {
             rows[index].place = place;
         }
         profile.documents = ordered.order.iter().map(|&index| profile.documents[index].clone()).collect();
-        history.changes_per_month.push(ordered.order.iter().map(|&index| ordered.changes_per_month[index]).collect());
+        let changes = |&index: &usize| pasts[index].place.map(|_| ordered.changes_per_month[index]);
+        history.changes_per_month.push(ordered.order.iter().map(changes).collect());
         history.rows.extend(rows);
     }
     history
@@ -135,7 +136,7 @@ mod tests {
 
         let (texts, history) = start(MONTH, "Paper: Tuesday.");
         assert_eq!(texts, ["The key is under the mat.", "b", "Paper: Tuesday."]);
-        assert_eq!(history.changes_per_month, [[0.0, 0.0, 0.5]]);
+        assert_eq!(history.changes_per_month, [[Some(0.0), Some(0.0), Some(0.5)]]);
         assert_eq!((history.rows[0].n_changes, history.rows[0].last_change_ms), (1, Some(MONTH * 1000)));
 
         let (texts, history) = start(2 * MONTH, "Paper: Tuesday.");

@@ -53,6 +53,8 @@ impl HouseValue {
         if text.is_empty() {
             return String::new();
         }
+        // These characters stand for control tokens while a prompt is made: a value must not hold any.
+        let text = text.replace(|letter| letter >= '\u{100000}', "\u{fffd}");
         let since = last_true.map(|at| format!(" (since {})", now.tell(at))).unwrap_or_default();
         if text.contains('\n') { format!("{name}{since}:\n{text}") } else { format!("{name}: {text}{since}") }
     }

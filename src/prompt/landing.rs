@@ -26,6 +26,13 @@ pub(super) struct Landing {
     with_tools: Closed,
 }
 
+/// A part of the prompt, named for people, and whether a conversation can be cut off at its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Landed {
+    pub what: &'static str,
+    pub closes: bool,
+}
+
 /// Whether a control token ends a part of the prompt, so that a cut can stand there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Closed {
@@ -77,6 +84,26 @@ impl Landing {
     /// Whether a cut can stand at the end of a first exchange.
     pub(super) fn exchange_closes(&self, has_tools: bool) -> bool {
         self.closed(has_tools).exchange
+    }
+
+    /// Where the parts of a profile's prompt with tools stand, from front to back.
+    pub(super) fn places(&self, by_fallback: bool) -> Vec<Landed> {
+        let landed = |what, closes| Landed { what, closes };
+        let system_closes = self.system_closes(true);
+        let tools = if by_fallback { "tools (written by hob)" } else { "tools" };
+        let mut places = match self.documents_in_exchange(true) {
+            true => vec![
+                landed("system text", system_closes && self.tools_first),
+                landed(tools, system_closes && !self.tools_first),
+                landed("documents as a first exchange", self.exchange_closes(true)),
+            ],
+            false => vec![landed("system text", false), landed(tools, false), landed("documents", system_closes)],
+        };
+        if self.tools_first {
+            places.swap(0, 1);
+        }
+        places.extend([landed("history", true), landed("live values, question", false)]);
+        places
     }
 
     fn closed(&self, has_tools: bool) -> Closed {

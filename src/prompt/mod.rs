@@ -33,6 +33,7 @@ use tokio::sync::oneshot;
 pub use documents::{Past, order as order_documents};
 pub use echoes::Spoken;
 pub use fallback::tools_text;
+pub use landing::Landed;
 pub use house_live::{HouseLive, HouseReader, HouseValue};
 pub use live::{Cause, Moved, RecordId};
 pub use moment::Moment;

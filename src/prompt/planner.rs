@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::heads::{Heads, Shown};
 use super::kept::Kept;
-use super::landing::Landing;
+use super::landing::{Landed, Landing};
 use super::live::{Fit, Input, Laid, Mode};
 use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, part_live};
 use super::sentinel::Controls;
@@ -106,9 +106,20 @@ impl Planner {
         self
     }
 
+    /// The moment whose day pins show; without it, that of `new`.
+    pub fn with_day(mut self, now: Moment) -> Planner {
+        self.pinned = now;
+        self
+    }
+
     /// Whether the template prints the date, and whether it prints the time of day.
     pub fn prints(&self) -> (bool, bool) {
         (self.landing.prints_date, self.landing.prints_time)
+    }
+
+    /// Where the parts of a profile's prompt stand in this template, from front to back.
+    pub fn places(&self) -> Vec<Landed> {
+        self.landing.places(self.tools_by_fallback())
     }
 
     /// Whether tools are written into the system text, because the template has no place for them.
