@@ -137,7 +137,8 @@ impl Daemon {
 
         // Nothing above writes a file: a start that is refused leaves none behind.
         let telemetry = start_telemetry(config, records, &documents.rows)?;
-        let rooms = Rooms { planner: planner_door, scheduler: scheduler_door, models, n_vocab, readings: live.readings() };
+        let rooms =
+            Rooms { planner: planner_door, scheduler: scheduler_door, models, n_vocab, readings: live.readings() };
         let threads = Threads { telemetry_door, planner, scheduler, telemetry, live };
         Ok(Daemon { server, rooms: Arc::new(rooms), threads })
     }

@@ -13,10 +13,10 @@ use serde::Serialize;
 use super::check::EX_CONFIG;
 use super::format::{Format, bytes, grouped};
 use crate::config::{self, Config, ConfigError, Fault};
+use crate::daemon::documents;
 use crate::engine::{EngineError, KvType, Memory, Model, ModelFacts, Special, Vocab};
 use crate::kv::budget::{LEFT_FOR_REQUESTS, n_seq_max};
 use crate::kv::check_pins;
-use crate::daemon::documents;
 use crate::prompt::{self, Head, Moment, Planner, Profile, PromptError, Section, Volatility};
 use crate::request::{LayoutMode, Token};
 use crate::scheduler::n_batch;
@@ -214,7 +214,8 @@ impl Plan {
         if template.prints_time {
             let problem = "the chat template prints the time of day: nothing behind it can be reused, unless layout.mode \
                  is \"optimise\" or model.chat_template names one that does not";
-            let mode = LayoutMode::NAMES.iter().find(|(_, mode)| *mode == config.layout.mode).map_or("", |(name, _)| name);
+            let mode =
+                LayoutMode::NAMES.iter().find(|(_, mode)| *mode == config.layout.mode).map_or("", |(name, _)| name);
             warnings.push(fault(&config.file, "layout.mode", format!("{mode:?}"), problem));
         }
         let mut parts = Vec::with_capacity(profiles.len());
@@ -364,7 +365,12 @@ impl Sums<'_> {
             n_tokens,
             kv_bytes: self.kv_bytes(n_tokens.unwrap_or(0)),
             n_tokens_around: n_tokens.unwrap_or(0).saturating_sub(n_in_sections),
-            live: self.live.iter().find(|(name, _)| *name == profile.name).map(|(_, live)| live.clone()).unwrap_or_default(),
+            live: self
+                .live
+                .iter()
+                .find(|(name, _)| *name == profile.name)
+                .map(|(_, live)| live.clone())
+                .unwrap_or_default(),
             sections,
         }
     }

@@ -210,7 +210,13 @@ impl Checker<'_> {
         default
     }
 
-    pub(super) fn size(&mut self, key: &str, field: Option<Field<String>>, range: RangeInclusive<u64>, default: u64) -> u64 {
+    pub(super) fn size(
+        &mut self,
+        key: &str,
+        field: Option<Field<String>>,
+        range: RangeInclusive<u64>,
+        default: u64,
+    ) -> u64 {
         let value = match field {
             None => return default,
             Some(Field::Given(text)) => match parse_size(&text).filter(|bytes| range.contains(bytes)) {

@@ -1,8 +1,8 @@
 //! What is accepted, what is refused, and in which words.
 
 use super::raw::{RawLive, SECTIONS};
-use crate::sources::{LoopbackUrl, Source};
 use super::*;
+use crate::sources::{LoopbackUrl, Source};
 
 const EXAMPLE: &str = include_str!("../../config.example.toml");
 
@@ -370,7 +370,8 @@ fn a_file_that_cannot_be_read_is_one_line() {
 fn every_key_of_a_live_entry_stands_in_the_example() {
     let example: toml::Table = toml::from_str(&full_example()).unwrap();
     let entries = example["profile"][0]["live"].as_array().unwrap();
-    let mut keys: Vec<&str> = entries.iter().flat_map(|entry| entry.as_table().unwrap().keys().map(String::as_str)).collect();
+    let mut keys: Vec<&str> =
+        entries.iter().flat_map(|entry| entry.as_table().unwrap().keys().map(String::as_str)).collect();
     // The other two sources stand beside the first, in its comment.
     keys.extend(["file", "url"].into_iter().filter(|key| EXAMPLE.contains(&format!("{key} = "))));
     keys.sort_unstable();
@@ -455,5 +456,16 @@ fn a_faulty_live_entry_is_named() {
         name = "kids"
         live = "clock"
         "#
-    ), @"");
+    ), @r#"
+    config.toml: profile[0].live[0]: must have one of clock = true, command, file and url
+    config.toml: profile[0].live[1].url = "http://192.168.1.4:8123/": must be on this machine: its host must be localhost, 127.0.0.1 or [::1]
+    config.toml: profile[0].live[2].name: is missing: the value stands behind it in the prompt
+    config.toml: profile[0].live[3]: a clock stands alone: it is built in and takes no other key
+    config.toml: profile[0].live[4].comand: unknown key; did you mean profile[0].live[4].command?
+    config.toml: profile[0].live[4].command = []: must name a program
+    config.toml: profile[0].live[4].max = "1MiB": must be "1B" to "64KiB", in B, KiB, MiB or GiB
+    config.toml: profile[0].live[4]: must have one of clock = true, command, file and url
+    config.toml: profile[0].live[6].name = "e": is the name of another entry, too
+    config.toml: profile[1].live = "clock": must be a list: write its head as [[profile.live]]
+    "#);
 }

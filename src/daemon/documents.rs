@@ -111,7 +111,13 @@ mod tests {
 
     fn profile(texts: [(&str, &str); 3]) -> Profile {
         let documents = texts.map(|(title, text)| Document { title: title.into(), text: text.into() });
-        Profile { name: "house".into(), system: String::new(), tools: vec![], documents: documents.into(), max_tokens: None }
+        Profile {
+            name: "house".into(),
+            system: String::new(),
+            tools: vec![],
+            documents: documents.into(),
+            max_tokens: None,
+        }
     }
 
     fn shown(profiles: &[Profile]) -> Vec<(&str, &str)> {

@@ -21,8 +21,8 @@ pub use openai::{BadBody, parse_chat};
 
 use crate::prompt::{PlanFailure, Planned, Spoken};
 use crate::request::Request;
-use crate::sources::Readings;
 use crate::scheduler::{Status, Submission, SubmitError};
+use crate::sources::Readings;
 
 /// What HTTP needs of the house behind it. The daemon stands on the planner's and the scheduler's handles.
 pub trait House: Send + Sync + 'static {

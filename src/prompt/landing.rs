@@ -136,9 +136,7 @@ fn differs(template: &dyn ChatTemplate, later_s: i64) -> bool {
     const NOON: i64 = 20_000 * 24 * 3600 + 12 * 3600;
     [vec![], vec![tool()]].iter().filter_map(|tools| template.prepare(tools).ok()).any(|prepared| {
         let render = |messages: &[Message], at| prepared.render_at(messages, true, at).ok();
-        [&marks()[..], &marks()[1..]]
-            .iter()
-            .any(|messages| render(messages, NOON) != render(messages, NOON + later_s))
+        [&marks()[..], &marks()[1..]].iter().any(|messages| render(messages, NOON) != render(messages, NOON + later_s))
     })
 }
 

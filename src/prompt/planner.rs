@@ -18,8 +18,8 @@ use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
 use super::{
-    Command, Head, HouseLive, HouseReader, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Volatility, clock,
-    house_live, refused,
+    Command, Head, HouseLive, HouseReader, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Volatility,
+    clock, house_live, refused,
 };
 use crate::engine::{ChatTemplate, Special, Vocab};
 use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};
@@ -302,7 +302,10 @@ impl Planner {
             Ok(None) => {}
             Ok(Some(pins)) => {
                 if let Some(renew) = &self.renew {
-                    tracing::info!(n_pins = pins.len(), "it is another day, which the chat template prints: pins are renewed");
+                    tracing::info!(
+                        n_pins = pins.len(),
+                        "it is another day, which the chat template prints: pins are renewed"
+                    );
                     renew(pins);
                 }
             }

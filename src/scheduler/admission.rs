@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use tracing::{debug, error, warn};
 
-use super::sequence::{Follows, GROWTH, Running, Sequence, Work};
 use super::Pin;
+use super::sequence::{Follows, GROWTH, Running, Sequence, Work};
 use super::step::Scheduler;
 use crate::engine::Engine;
 use crate::kv::{Standing, check_pins};

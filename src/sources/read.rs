@@ -71,16 +71,20 @@ pub(super) async fn read(entry: &Entry) -> Result<String, ReadError> {
     let reading = async {
         match source {
             Source::Command(command) => run(command, n_bytes_max).await,
-            Source::File(path) => blocking({
-                let path = path.clone();
-                move || read_file(path, n_bytes_max)
-            })
-            .await,
-            Source::Url(url) => blocking({
-                let url = url.clone();
-                move || get(&url, timeout, n_bytes_max)
-            })
-            .await,
+            Source::File(path) => {
+                blocking({
+                    let path = path.clone();
+                    move || read_file(path, n_bytes_max)
+                })
+                .await
+            }
+            Source::Url(url) => {
+                blocking({
+                    let url = url.clone();
+                    move || get(&url, timeout, n_bytes_max)
+                })
+                .await
+            }
         }
     };
     let bytes = tokio::time::timeout(timeout, reading).await.map_err(|_| ReadError::Slow { timeout })??;
@@ -92,9 +96,7 @@ pub(super) async fn read(entry: &Entry) -> Result<String, ReadError> {
 }
 
 /// Work that waits in the operating system, on a thread for such.
-async fn blocking(
-    work: impl FnOnce() -> Result<Vec<u8>, ReadError> + Send + 'static,
-) -> Result<Vec<u8>, ReadError> {
+async fn blocking(work: impl FnOnce() -> Result<Vec<u8>, ReadError> + Send + 'static) -> Result<Vec<u8>, ReadError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error).into()))
 }
 

@@ -12,13 +12,7 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn entry(name: &str, source: Source) -> Entry {
-    Entry {
-        name: name.into(),
-        source,
-        refresh: Duration::from_millis(1),
-        timeout: PATIENCE,
-        n_bytes_max: 64,
-    }
+    Entry { name: name.into(), source, refresh: Duration::from_millis(1), timeout: PATIENCE, n_bytes_max: 64 }
 }
 
 fn script(text: &str) -> Source {
@@ -75,7 +69,8 @@ fn arguments_are_passed_as_they_are_and_no_shell_reads_them() {
 
 #[test]
 fn what_cannot_be_read_says_why() {
-    let redirect = "HTTP/1.1 302 Found\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let redirect =
+        "HTTP/1.1 302 Found\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let (address, _asks) = serve(vec![redirect.to_owned(), ok(&"x".repeat(65))]);
     let here = || url(&format!("http://{address}/"));
     let check = |source, expected: &str| assert_eq!(read(source).unwrap_err(), expected);
@@ -134,7 +129,8 @@ fn a_source_that_fails_keeps_its_last_value_and_the_others_go_on() {
     std::fs::write(&weather, "rain").unwrap();
     std::fs::write(&door, "open").unwrap();
     let stuck = entry("stuck", script("sleep 100000"));
-    let entries = vec![entry("weather", Source::File(weather.clone())), stuck, entry("door", Source::File(door.clone()))];
+    let entries =
+        vec![entry("weather", Source::File(weather.clone())), stuck, entry("door", Source::File(door.clone()))];
     let sources = Sources::start(vec![("house".into(), entries)]).unwrap();
     let readings = sources.readings();
     let of = |at: usize| readings.borrow().of("house")[at].clone();

@@ -11,7 +11,8 @@ use super::TelemetryError;
 /// The version of today.
 pub(super) const VERSION: usize = MIGRATIONS.len();
 
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE requests (
     -- Order of arrival.
     row INTEGER PRIMARY KEY,
@@ -92,7 +93,8 @@ CREATE TABLE cells (
     n_waiting INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX cells_at_ms ON cells (at_ms);
-", "
+",
+    "
 CREATE TABLE documents (
     -- The profile that has it.
     profile TEXT NOT NULL,
@@ -110,7 +112,8 @@ CREATE TABLE documents (
     place INTEGER NOT NULL,
     PRIMARY KEY (profile, title)
 ) STRICT;
-"];
+",
+];
 
 /// The tables that records go to, each with a column `at_ms`.
 pub(super) const TABLES: &[&str] = &["requests", "evictions", "cells"];

@@ -59,7 +59,40 @@ fn in_optimise_the_day_of_the_pins_stays_and_the_true_one_stands_before_the_ques
     assert_eq!(planner.turn_day(&tomorrow).unwrap(), None);
     let first = planner.plan(&request("house", &[user("Hi")], &[]), &tomorrow).unwrap();
     assert!(first.prompt.tokens.starts_with(&pins[0].prompt.tokens));
-    insta::assert_snapshot!(show(&first), @"");
+    insta::assert_snapshot!(show(&first), @r#"
+    ⟦<|im_start|>⟧date
+    Day 20787⟦<|im_end|>⟧
+    ⟦<|im_start|>⟧system
+    Be kind.
+
+    <tools>
+    {"type":"function","function":{"name":"light","description":"Switches."}}
+    </tools>⟦<|im_end|>⟧
+    ⟦<|im_start|>⟧✂user
+    These are the household's documents. Rely on them where they answer a question.
+
+    <document title="handbook">
+    The key is under the mat.
+    </document>
+
+    <document title="bins">
+    Paper: Monday.
+    </document>⟦<|im_end|>⟧
+    ⟦<|im_start|>⟧assistant
+    Noted.⟦<|im_end|>⟧
+    ⟦<|im_start|>⟧✂user
+    [As of Tuesday 2026-12-01 20:06 UTC:]
+
+    Hi⟦<|im_end|>⟧
+    ⟦<|im_start|>⟧assistant
+    ---
+    Fixed policy: 8
+    Fixed tools: 79 ✂
+    Document document handbook: 65
+    Document document bins: 50 ✂
+    Turn question: 2
+    Live live: 39
+    "#);
     // Of the model itself, too.
     let bare = planner.plan(&request("model", &[user("Hi")], &[]), &tomorrow).unwrap();
     assert!(show(&bare).contains("Day 20787") && show(&bare).contains("[As of Tuesday 2026-12-01 20:06 UTC:]\n\nHi"));

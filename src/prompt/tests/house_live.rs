@@ -2,6 +2,8 @@
 
 use std::sync::Mutex;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::prompt::Cause;
 use crate::request::LayoutMode;
@@ -94,7 +96,8 @@ fn values_stand_in_front_of_the_question_and_only_news_is_said_again() {
     house.say("states", "", None);
     let second = house.ask(&[user("Is it warm?"), answer.clone(), user("And now?")]);
     assert!(second.prompt.tokens.starts_with(&first.prompt.tokens), "earlier turns keep their blocks");
-    insta::assert_snapshot!(turns(&second).split_once("And").map_or("", |_| turns(&second).split_once("No.").unwrap().1.to_owned().leak()), @r"
+    let shown = turns(&second);
+    insta::assert_snapshot!(shown.split_once("No.").unwrap().1, @r"
     ⟦<|im_end|>⟧
     ⟦<|im_start|>⟧user
     [As of Monday 2026-11-30 20:08 UTC:]
@@ -150,7 +153,10 @@ fn clients_slots_and_the_houses_share_one_block() {
     let sent = |time: &str| system(&format!("Current time: {time}\nYou speak for the kitchen.\n\nAnswer briefly."));
     let first = house.ask(&[sent("20:06:10"), user("Hi")]);
     let shown = turns(&first);
-    assert!(shown.contains("\n[As of Monday 2026-11-30 20:06 UTC:]\nCurrent time: 20:06:10\nweather: rain\n\nHi"), "{shown}");
+    assert!(
+        shown.contains("\n[As of Monday 2026-11-30 20:06 UTC:]\nCurrent time: 20:06:10\nweather: rain\n\nHi"),
+        "{shown}"
+    );
     let answer = house.answer(&first, "Hello.");
     house.now += 60;
     house.say("weather", "sun", None);
@@ -211,4 +217,45 @@ fn an_edited_turn_and_a_regenerated_one_see_the_present() {
     let edited = house.ask(&[user("One"), answer, user("Two, edited")]);
     assert!(edited.prompt.tokens.starts_with(&first.prompt.tokens), "its past is what was sent");
     assert!(turns(&edited).contains("door: shut\n\nTwo, edited"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// R7 for what the house says, with the client's text left alone and with slots of its own.
+    #[test]
+    fn the_last_value_that_a_prompt_shows_is_the_true_one(
+        moderate: bool,
+        turns_of_day in proptest::collection::vec((0usize..3, 0usize..3, any::<bool>()), 1..8),
+    ) {
+        let texts = ["", "one", "two\nthree"];
+        let mut house = Talking::new(if moderate { LayoutMode::Safe } else { LayoutMode::Off }, false);
+        let mut conversation: Vec<Message> = Vec::new();
+        for (n, (door, light, is_new)) in turns_of_day.into_iter().enumerate() {
+            if is_new {
+                conversation.clear();
+            }
+            house.now += 700;
+            house.say("door", texts[door], None);
+            house.say("light", texts[light], None);
+            conversation.push(user(&format!("Question {n}")));
+            let of_day = house.now.rem_euclid(24 * 3600);
+            let time = format!("Current time: {:02}:{:02}:10", of_day / 3600, of_day / 60 % 60);
+            let mut sent = vec![system(&format!("{time}\nYou speak for the kitchen."))];
+            sent.extend(conversation.iter().cloned());
+            let planned = house.ask(&sent);
+            let shown = turns(&planned);
+            for (name, text) in [("door", texts[door]), ("light", texts[light])] {
+                let is_of = |line: &&str| line.trim_start_matches("no longer: ").starts_with(&format!("{name}:"));
+                let last = shown.lines().filter(is_of).next_back();
+                match (text, last) {
+                    ("", last) => prop_assert!(last.is_none_or(|line| line.starts_with("no longer: ")), "{}", shown),
+                    ("one", last) => prop_assert_eq!(last, Some(&*format!("{name}: one")), "{}", &shown),
+                    (_, last) => prop_assert_eq!(last, Some(&*format!("{name}:")), "{}", &shown),
+                }
+            }
+            let answer = house.answer(&planned, &format!("Answer {n}"));
+            conversation.push(answer);
+        }
+    }
 }
