@@ -15,6 +15,7 @@
 //! | [`scheduler`] | who is admitted, who joins a step, when an answer ends | JSON, SQL, files |
 //! | [`kv`] | the prefix tree, ids and cells as numbers, sharing and eviction | requests, time |
 //! | [`engine`] | three traits; `llama` over llama.cpp, `simulated` for tests | all of the above |
+//! | [`sources`] | commands, files and loopback addresses, read in the background | what their values are for |
 //! | [`telemetry`] | one row a request in SQLite, queries over them | prompt text |
 //! | [`commands`] | what `hob` does and prints | how arguments are read: `main.rs` |
 //! | [`daemon`] | builds the rooms in order, connects them, stops them in reverse | anything else |
@@ -43,6 +44,7 @@
 //! | main + tokio | sockets | — |
 //! | `hob-planner` | prepared templates, tokens of stretches, profiles' heads, what changes in clients' prompts | bounded |
 //! | `hob-scheduler` | llama context, tree, budget, queue, running sequences | bounded |
+//! | `hob-live` | what profiles' live entries last said | — |
 //! | `hob-telemetry` | the SQLite connection | bounded; full = drop and count |
 //!
 //! # Invariants
@@ -73,4 +75,5 @@ pub mod kv;
 pub mod prompt;
 pub mod request;
 pub mod scheduler;
+pub mod sources;
 pub mod telemetry;

@@ -118,6 +118,7 @@ mod tests {
             model: "model",
             conversation: None,
             messages: &messages,
+            house: &[],
             n_fixed_bytes: 0,
             mode: Mode::Safe,
             fit: Fit::Free,

@@ -7,9 +7,11 @@
 mod calls;
 mod canonical;
 mod clock;
+mod documents;
 mod echoes;
 mod fallback;
 mod heads;
+mod house_live;
 mod kept;
 mod landing;
 mod live;
@@ -32,11 +34,14 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub use documents::{Past, order as order_documents};
 pub use echoes::Spoken;
 pub use fallback::tools_text;
+pub use house_live::{HouseLive, HouseReader, HouseValue};
+pub use landing::Landed;
 pub use live::{Cause, Moved, RecordId};
 pub use moment::Moment;
-pub use planner::{Layout, Planner};
+pub use planner::{Layout, PinsSink, Planner};
 pub use seen::{ToolsOrder, ToolsUse};
 
 use crate::engine::EngineError;

@@ -11,7 +11,8 @@ use super::TelemetryError;
 /// The version of today.
 pub(super) const VERSION: usize = MIGRATIONS.len();
 
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE requests (
     -- Order of arrival.
     row INTEGER PRIMARY KEY,
@@ -92,7 +93,27 @@ CREATE TABLE cells (
     n_waiting INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX cells_at_ms ON cells (at_ms);
-"];
+",
+    "
+CREATE TABLE documents (
+    -- The profile that has it.
+    profile TEXT NOT NULL,
+    -- Its file's name without its ending.
+    title TEXT NOT NULL,
+    -- BLAKE3 of its text, which is not stored.
+    hash TEXT NOT NULL,
+    -- When a start first found it, in milliseconds since 1970, UTC.
+    first_seen_ms INTEGER NOT NULL,
+    -- Starts that found another text than the one before.
+    n_changes INTEGER NOT NULL,
+    -- When the last of them was, in milliseconds since 1970, UTC; NULL: there was none.
+    last_change_ms INTEGER,
+    -- Where it stands among its profile's documents, from 0.
+    place INTEGER NOT NULL,
+    PRIMARY KEY (profile, title)
+) STRICT;
+",
+];
 
 /// The tables that records go to, each with a column `at_ms`.
 pub(super) const TABLES: &[&str] = &["requests", "evictions", "cells"];
@@ -174,7 +195,7 @@ mod tests {
     fn a_newer_database_is_refused() {
         let mut connection = at_version(VERSION, MIGRATIONS);
         connection.pragma_update(None, "user_version", VERSION as u32 + 1).unwrap();
-        insta::assert_snapshot!(migrate(&mut connection, Path::new("/var/lib/hob/hob.sqlite")).unwrap_err(), @"telemetry database /var/lib/hob/hob.sqlite has version 2, this hob knows 1; use the hob that wrote it");
+        insta::assert_snapshot!(migrate(&mut connection, Path::new("/var/lib/hob/hob.sqlite")).unwrap_err(), @"telemetry database /var/lib/hob/hob.sqlite has version 3, this hob knows 2; use the hob that wrote it");
     }
 
     #[test]
@@ -188,13 +209,13 @@ mod tests {
     #[test]
     fn every_table_is_strict_and_every_column_is_explained() {
         let connection = at_version(VERSION, MIGRATIONS);
-        for table in TABLES {
+        for table in TABLES.iter().chain(&["documents"]) {
             let strict: bool = connection
                 .query_row("SELECT strict FROM pragma_table_list WHERE name = ?", [table], |row| row.get(0))
                 .unwrap();
             assert!(strict, "{table}");
         }
-        let lines: Vec<&str> = MIGRATIONS[0].lines().map(str::trim).collect();
+        let lines: Vec<&str> = MIGRATIONS.iter().flat_map(|migration| migration.lines()).map(str::trim).collect();
         for column in
             lines.windows(2).filter(|pair| ["INTEGER", "REAL", "TEXT"].iter().any(|kind| pair[1].contains(kind)))
         {

@@ -10,6 +10,7 @@ mod commands;
 #[cfg(feature = "llama")]
 mod home_assistant;
 mod house;
+mod house_says;
 mod layout;
 #[cfg(feature = "llama")]
 mod models;

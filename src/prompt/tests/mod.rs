@@ -1,5 +1,7 @@
 //! The planner through its own door: rendered prompts, cuts, pins, what stays text, what is refused.
 
+mod dates;
+mod house_live;
 mod layout;
 mod live;
 mod properties;

@@ -340,6 +340,7 @@ fn what_the_client_marked_for_its_own_cache_stays() {
             model: "qwen",
             conversation: None,
             messages: &messages,
+            house: &[],
             n_fixed_bytes,
             mode: Mode::Optimise,
             fit: Fit::Free,
