@@ -15,6 +15,7 @@
 //! | [`scheduler`] | who is admitted, who joins a step, when an answer ends | JSON, SQL, files |
 //! | [`kv`] | the prefix tree, ids and cells as numbers, sharing and eviction | requests, time |
 //! | [`engine`] | three traits; `llama` over llama.cpp, `simulated` for tests | all of the above |
+//! | [`sources`] | commands, files and loopback addresses, read in the background | what their values are for |
 //! | [`telemetry`] | one row a request in SQLite, queries over them | prompt text |
 //! | [`commands`] | what `hob` does and prints | how arguments are read: `main.rs` |
 //! | [`daemon`] | builds the rooms in order, connects them, stops them in reverse | anything else |
@@ -43,6 +44,7 @@
 //! | main + tokio | sockets | — |
 //! | `hob-planner` | prepared templates, tokens of stretches, profiles' heads, what changes in clients' prompts | bounded |
 //! | `hob-scheduler` | llama context, tree, budget, queue, running sequences | bounded |
+//! | `hob-live` | what profiles' live entries last said | — |
 //! | `hob-telemetry` | the SQLite connection | bounded; full = drop and count |
 //!
 //! # Invariants
@@ -60,7 +62,7 @@
 //!   groups (Q4_K_M; not Q4_1). These are roundings; what is reused is the same in all of them.
 //! - An older answer is never failed for want of cells: the newest is parked and goes on later.
 //! - Nothing is truncated silently. Prompt text is in no log and no table; what changes of it is in one file for its user alone.
-//! - The middle (`prompt`'s parts but for `kept` and `moment`, `kv::tree`, `kv::budget`, `scheduler::batch`, `scheduler::emission`) does no IO and reads no
+//! - The middle (`prompt`'s parts but for `kept`, `store` and `moment`, `kv::tree`, `kv::budget`, `scheduler::batch`, `scheduler::emission`) does no IO and reads no
 //!   clock; each thread owns its state; no mutex on the way of a token.
 //! - Only `engine::llama` names llama.cpp, only `telemetry` SQLite, only `http` hyper and axum. `tests/it/tidy.rs` enforces it.
 
@@ -74,4 +76,5 @@ pub mod prompt;
 pub mod request;
 pub mod scheduler;
 pub mod snapshots;
+pub mod sources;
 pub mod telemetry;

@@ -13,11 +13,12 @@ use serde::Serialize;
 use super::check::EX_CONFIG;
 use super::format::{Format, bytes, grouped};
 use crate::config::{self, Config, ConfigError, Fault};
+use crate::daemon::documents;
 use crate::engine::{EngineError, KvType, Memory, Model, ModelFacts, Special, Vocab};
 use crate::kv::budget::{LEFT_FOR_REQUESTS, n_seq_max};
 use crate::kv::check_pins;
-use crate::prompt::{self, Head, Planner, Profile, PromptError, Section, Volatility};
-use crate::request::Token;
+use crate::prompt::{self, Head, Moment, Planner, Profile, PromptError, Section, Volatility};
+use crate::request::{LayoutMode, Token};
 use crate::scheduler::n_batch;
 
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,7 @@ pub fn plan(config: &Config) -> Result<Plan, PlanError> {
 pub struct Plan {
     pub fits: bool,
     pub model: ModelPart,
+    pub template: TemplatePart,
     pub kv: KvPart,
     pub profiles: Vec<ProfilePart>,
     pub pins: PinsPart,
@@ -78,6 +80,24 @@ pub struct ModelPart {
     pub shares: bool,
 }
 
+/// What the chat template does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TemplatePart {
+    /// The parts of a profile's prompt, from front to back.
+    pub places: Vec<PlacePart>,
+    pub prints_date: bool,
+    pub prints_time: bool,
+    /// What is done about the date: the layout mode says so.
+    pub freezes_date: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PlacePart {
+    pub what: &'static str,
+    /// A conversation can be cut off at its end.
+    pub closes: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KvPart {
     #[serde(rename = "type")]
@@ -99,6 +119,8 @@ pub struct ProfilePart {
     pub sections: Vec<SectionPart>,
     /// What the template and hob's own words add to the sections.
     pub n_tokens_around: usize,
+    /// Names of what stands in front of each question.
+    pub live: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -111,6 +133,9 @@ pub struct SectionPart {
     pub lands: Lands,
     /// Tokens from the front up to its end, if a conversation can be cut off there.
     pub cut: Option<usize>,
+    /// Of a document: what decides its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes_per_month: Option<f64>,
 }
 
 /// Where a section stands in the prompt.
@@ -163,14 +188,16 @@ impl Plan {
     /// What `profiles` on `model` will cost on a machine that has `machine_bytes` of memory.
     pub fn of<M: Model>(
         config: &Config,
-        profiles: Vec<Profile>,
+        mut profiles: Vec<Profile>,
         model: &M,
         machine_bytes: u64,
     ) -> Result<Plan, PromptError> {
+        let history = documents::order(&config.telemetry.path, &mut profiles, &Moment::now());
         let (facts, vocab) = (model.facts(), model.vocab());
         let mut planner = Planner::new(vocab.clone(), model.template(), config.model.name.clone(), profiles.clone())?;
         let heads = planner.pins()?;
-        let sums = Sums { config: &config.model, facts, n_pins: heads.len(), machine_bytes };
+        let live = config.profiles.iter().map(|profile| (profile.name.clone(), live_names(profile))).collect();
+        let sums = Sums { config: &config.model, live, facts, n_pins: heads.len(), machine_bytes };
         let n_cells = config.model.context.next_multiple_of(CELLS_STEP);
         let shares = model.memory() == Memory::Rewindable;
 
@@ -183,6 +210,14 @@ impl Plan {
         misfits.extend(sums.memory_misfit(&config.file, n_cells, n_pinned));
 
         let mut warnings = Vec::from_iter(sums.long_context(&config.file));
+        let template = template(config, &planner);
+        if template.prints_time {
+            let problem = "the chat template prints the time of day: nothing behind it can be reused, unless layout.mode \
+                 is \"optimise\" or model.chat_template names one that does not";
+            let mode =
+                LayoutMode::NAMES.iter().find(|(_, mode)| *mode == config.layout.mode).map_or("", |(name, _)| name);
+            warnings.push(fault(&config.file, "layout.mode", format!("{mode:?}"), problem));
+        }
         let mut parts = Vec::with_capacity(profiles.len());
         for (index, profile) in profiles.iter().enumerate() {
             let head = heads.iter().find(|head| head.name == profile.name);
@@ -190,11 +225,12 @@ impl Plan {
                 let problem = "is not kept warm: it is empty, or this template ends it with no control token";
                 warnings.push(fault(&config.file, format!("profile[{index}]"), format!("{:?}", profile.name), problem));
             }
-            parts.push(sums.profile(profile, head, &planner, vocab.as_ref()));
+            parts.push(sums.profile(profile, &history.changes_per_month[index], head, &planner, vocab.as_ref()));
         }
         Ok(Plan {
             fits: misfits.is_empty(),
             model: sums.model(shares),
+            template,
             kv: sums.kv(n_cells),
             profiles: parts,
             pins: PinsPart {
@@ -224,9 +260,27 @@ impl Plan {
     }
 }
 
+fn template(config: &Config, planner: &Planner) -> TemplatePart {
+    let (prints_date, prints_time) = planner.prints();
+    let part = |place: prompt::Landed| PlacePart { what: place.what, closes: place.closes };
+    TemplatePart {
+        places: planner.places().into_iter().map(part).collect(),
+        prints_date,
+        prints_time,
+        freezes_date: prints_date && config.layout.mode == LayoutMode::Optimise,
+    }
+}
+
+fn live_names(profile: &config::ProfileFiles) -> Vec<String> {
+    let clock = profile.has_clock.then(|| "the time".to_owned());
+    clock.into_iter().chain(profile.live.iter().map(|entry| entry.name.clone())).collect()
+}
+
 /// What the parts are computed from.
 struct Sums<'a> {
     config: &'a config::Model,
+    /// Of each profile, what stands in front of its questions.
+    live: Vec<(String, Vec<String>)>,
     facts: &'a ModelFacts,
     n_pins: usize,
     machine_bytes: u64,
@@ -265,14 +319,25 @@ impl Sums<'_> {
         }
     }
 
-    fn profile(&self, profile: &Profile, head: Option<&Head>, planner: &Planner, vocab: &dyn Vocab) -> ProfilePart {
-        let mut documents = profile.documents.iter();
+    /// `changes`: of each document.
+    fn profile(
+        &self,
+        profile: &Profile,
+        changes: &[Option<f64>],
+        head: Option<&Head>,
+        planner: &Planner,
+        vocab: &dyn Vocab,
+    ) -> ProfilePart {
+        let mut documents = profile.documents.iter().zip(changes);
         let by_fallback = planner.tools_by_fallback();
         let mut section = |section: &Section| {
+            let mut changes_per_month = None;
             let (lands, text) = if section.class == Volatility::Document {
                 let in_exchange = planner.documents_in_exchange(!profile.tools.is_empty());
                 let lands = if in_exchange { Lands::FirstExchange } else { Lands::SystemText };
-                (lands, documents.next().map(|document| document.text.clone()).unwrap_or_default())
+                let (document, changes) = documents.next().expect("each document has one section");
+                changes_per_month = *changes;
+                (lands, document.text.clone())
             } else if section.name == "tools" {
                 match by_fallback {
                     true => (Lands::Fallback, prompt::tools_text(&profile.tools).unwrap_or_default()),
@@ -289,6 +354,7 @@ impl Sums<'_> {
                 kv_bytes: self.kv_bytes(n_tokens),
                 lands,
                 cut: section.cut,
+                changes_per_month,
             }
         };
         let sections: Vec<SectionPart> = head.iter().flat_map(|head| &head.sections).map(&mut section).collect();
@@ -299,6 +365,12 @@ impl Sums<'_> {
             n_tokens,
             kv_bytes: self.kv_bytes(n_tokens.unwrap_or(0)),
             n_tokens_around: n_tokens.unwrap_or(0).saturating_sub(n_in_sections),
+            live: self
+                .live
+                .iter()
+                .find(|(name, _)| *name == profile.name)
+                .map(|(_, live)| live.clone())
+                .unwrap_or_default(),
             sections,
         }
     }

@@ -33,7 +33,8 @@ fn of_cgroups(groups: &str, mount: &Path) -> Option<u64> {
             _ => return None,
         };
         let own = mount.join(group.trim_start_matches('/'));
-        let folders: Vec<PathBuf> = own.ancestors().take_while(|folder| folder.starts_with(&mount)).map(Into::into).collect();
+        let folders: Vec<PathBuf> =
+            own.ancestors().take_while(|folder| folder.starts_with(&mount)).map(Into::into).collect();
         folders.iter().filter_map(|folder| names.left(folder)).min()
     });
     left.min()

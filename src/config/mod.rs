@@ -6,6 +6,7 @@
 
 mod checked;
 mod fault;
+mod live;
 mod memory;
 mod places;
 mod profile;
@@ -30,6 +31,7 @@ use self::threads::Processors;
 pub use crate::engine::{Gpu, GpuLayers};
 use crate::engine::{KvType, Threads};
 use crate::request::LayoutMode;
+use crate::sources::Entry;
 
 impl Config {
     /// Reads and checks `file`.
@@ -170,6 +172,10 @@ pub struct ProfileFiles {
     /// Globs as configured, relative to the configuration's folder, in its order.
     pub documents: Vec<String>,
     pub max_tokens: Option<usize>,
+    /// What stands in front of each question, in this order.
+    pub live: Vec<Entry>,
+    /// The time does, too.
+    pub has_clock: bool,
 }
 
 #[cfg(test)]

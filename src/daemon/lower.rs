@@ -120,13 +120,8 @@ mod tests {
 
     #[test]
     fn a_ram_tier_that_does_not_fit_is_made_smaller() {
-        let cache = crate::config::Cache {
-            folder: PathBuf::new(),
-            ram: 1 << 30,
-            disk: 0,
-            learned_pins: 0.0,
-            keep_days: 1,
-        };
+        let cache =
+            crate::config::Cache { folder: PathBuf::new(), ram: 1 << 30, disk: 0, learned_pins: 0.0, keep_days: 1 };
         let settings = Settings {
             cache,
             state_folder: PathBuf::new(),

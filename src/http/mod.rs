@@ -22,6 +22,7 @@ pub use openai::{BadBody, parse_chat};
 use crate::prompt::{PlanFailure, Planned, Spoken};
 use crate::request::Request;
 use crate::scheduler::{Status, Submission, SubmitError};
+use crate::sources::Readings;
 
 /// What HTTP needs of the house behind it. The daemon stands on the planner's and the scheduler's handles.
 pub trait House: Send + Sync + 'static {
@@ -38,6 +39,11 @@ pub trait House: Send + Sync + 'static {
 
     /// Names that `model` may have: the model's own and each profile's.
     fn models(&self) -> Vec<String>;
+
+    /// What profiles' live entries last said.
+    fn live(&self) -> Readings {
+        Readings::default()
+    }
 
     /// Cells of the context: prompt and answer of one request must fit in.
     fn context(&self) -> usize;

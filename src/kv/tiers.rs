@@ -258,7 +258,8 @@ impl Tiers {
 
     /// The longest prefix that any whole shares with `tokens`: what would be reused if the memory could be cut.
     pub fn common_len(&self, owner: Owner, tokens: &[Token]) -> usize {
-        let visible = self.roots.iter().map(|key| &self.entries[key].header).filter(|header| owner.may_see(header.owner));
+        let visible =
+            self.roots.iter().map(|key| &self.entries[key].header).filter(|header| owner.may_see(header.owner));
         visible.map(|header| common_len(&header.tokens, tokens)).max().unwrap_or(0)
     }
 
@@ -349,11 +350,19 @@ impl Tiers {
     /// there is no room.
     ///
     /// `is_passing`: beside the RAM budget, until it is on disk (`begin_write` comes next).
-    pub fn insert(&mut self, path: &[Token], segment: Segment, reuse: Reuse, is_passing: bool, speeds: &Speeds) -> bool {
+    pub fn insert(
+        &mut self,
+        path: &[Token],
+        segment: Segment,
+        reuse: Reuse,
+        is_passing: bool,
+        speeds: &Speeds,
+    ) -> bool {
         let Segment { header, pieces } = segment;
         debug_assert_eq!(path[header.start..], header.tokens[..], "a segment is the end of its path");
         let (key, n_bytes, n_tokens) = (header.key, ram_bytes(&header), header.tokens.len());
-        if !is_passing && self.make_ram_room(n_bytes, n_tokens, reuse, parent_of(self, &header, path), speeds).is_err() {
+        if !is_passing && self.make_ram_room(n_bytes, n_tokens, reuse, parent_of(self, &header, path), speeds).is_err()
+        {
             return false;
         }
         if let Some(entry) = self.entries.get_mut(&key) {
@@ -513,8 +522,7 @@ impl Tiers {
             pins.iter().any(|pin| pin.starts_with(&path))
         };
         let pinned = self.entries.iter().filter(|(_, entry)| entry.header.kept == Kept::Pin);
-        let unneeded: Vec<SegmentKey> =
-            pinned.map(|(&key, _)| key).filter(|&key| !is_needed(self, key)).collect();
+        let unneeded: Vec<SegmentKey> = pinned.map(|(&key, _)| key).filter(|&key| !is_needed(self, key)).collect();
         for key in unneeded {
             self.lose(key, GoneCause::Removed);
         }
@@ -577,9 +585,10 @@ impl Tiers {
         if self.budgets.disk == 0 || !(is_full || is_end) {
             return None;
         }
-        let unwritten = self.entries.iter().filter(|(_, entry)| {
-            entry.ram.is_some() && entry.file == File::None && self.is_worth_file(entry)
-        });
+        let unwritten = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.ram.is_some() && entry.file == File::None && self.is_worth_file(entry));
         let by_value = |(_, a): &(&SegmentKey, &Entry), (_, b): &(&SegmentKey, &Entry)| {
             let (a, b) = (self.ram_priority(a, speeds), self.ram_priority(b, speeds));
             if is_end { b.total_cmp(&a) } else { a.total_cmp(&b) }
@@ -701,9 +710,11 @@ impl Tiers {
             return Err(NoRoom::TooLarge);
         }
         let priority = self.entries.get(&for_key).map_or(f64::INFINITY, |entry| match entry.header.kept {
-            Kept::Private => {
-                self.disk_clock.priority(entry.reuse, speeds.compute(entry.header.tokens.len()), entry.ram_bytes() as f64)
-            }
+            Kept::Private => self.disk_clock.priority(
+                entry.reuse,
+                speeds.compute(entry.header.tokens.len()),
+                entry.ram_bytes() as f64,
+            ),
             Kept::Pin | Kept::Learned => f64::INFINITY,
         });
         let spared = self.ancestors(for_key);

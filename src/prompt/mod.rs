@@ -1,13 +1,17 @@
 //! The planner: from a request's messages to the tokens the engine computes.
 //!
-//! lay out (what changes behind what stays) → plan (order of sections) → render (template) → tokens and cuts. One OS thread
-//! owns what it remembers: prepared templates, tokens of stretches, the profiles' heads, what changes in clients' prompts. It
-//! computes nothing on the model and knows no HTTP.
+//! tools as first seen → lay out (what changes behind what stays) → plan (order of sections) → render (template) → tokens and
+//! cuts. One OS thread owns what it remembers: prepared templates, tokens of stretches, the profiles' heads, tool sets, what
+//! changes in clients' prompts. It computes nothing on the model and knows no HTTP.
 
+mod calls;
+mod canonical;
 mod clock;
+mod documents;
 mod echoes;
 mod fallback;
 mod heads;
+mod house_live;
 mod kept;
 mod landing;
 mod live;
@@ -15,7 +19,9 @@ mod memo;
 mod moment;
 mod order;
 mod planner;
+mod seen;
 mod sentinel;
+mod store;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -28,11 +34,15 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub use documents::{Past, order as order_documents};
 pub use echoes::Spoken;
 pub use fallback::tools_text;
+pub use house_live::{HouseLive, HouseReader, HouseValue};
+pub use landing::Landed;
 pub use live::{Cause, Moved, RecordId};
 pub use moment::Moment;
-pub use planner::{Layout, Planner};
+pub use planner::{Layout, PinsSink, Planner};
+pub use seen::{ToolsOrder, ToolsUse};
 
 use crate::engine::EngineError;
 use crate::request::{Request, TokenPrompt};
@@ -142,6 +152,8 @@ pub struct Planned {
     pub n_gained_bytes: usize,
     /// What the history with its live blocks was rendered from.
     pub live_cause: Cause,
+    /// What was done to the order and the bytes of the tools, or would be in `observe`.
+    pub tools: ToolsUse,
     /// Names the turn when its answer is remembered.
     pub record: Option<RecordId>,
     /// What the template wrote behind the last control token: the answer follows it.

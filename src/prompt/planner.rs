@@ -1,6 +1,6 @@
 //! The planner itself: one request in, its prompt out, and what is remembered between requests.
 //!
-//! *Planning* is lay out, guard (sentinels), order, render, tokenise, cut. It waits for nothing and knows no thread; `run` is the
+//! *Planning* is arrange the tools, lay out, guard (sentinels), order, render, tokenise, cut. It waits for nothing and knows no thread; `run` is the
 //! loop of the thread that owns it.
 
 use std::borrow::Cow;
@@ -9,15 +9,20 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
-use super::heads::Heads;
+use super::echoes::Calls;
+use super::heads::{Heads, Shown};
 use super::kept::Kept;
-use super::landing::Landing;
+use super::landing::{Landed, Landing};
 use super::live::{Fit, Input, Laid, Mode};
 use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, part_live};
+use super::seen::Wish;
 use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
-use super::{Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Volatility, clock, refused};
+use super::{
+    Command, Head, HouseLive, HouseReader, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, ToolsUse,
+    Volatility, calls, clock, house_live, refused,
+};
 use crate::engine::{ChatTemplate, Special, Vocab};
 use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};
 
@@ -32,7 +37,14 @@ pub struct Planner {
     heads: Heads,
     layout: Layout,
     kept: Kept,
+    house_live: HouseReader,
+    /// The day that pins show, where the template prints one.
+    pinned: Moment,
+    renew: Option<PinsSink>,
 }
+
+/// Who hears of pins that are others now.
+pub type PinsSink = Box<dyn Fn(Vec<Head>) + Send>;
 
 /// How clients' own prompts are laid out.
 #[derive(Clone, Debug)]
@@ -67,6 +79,9 @@ impl Planner {
             controls,
             layout: Layout { mode: LayoutMode::Off, n_context_tokens: usize::MAX, file: None },
             kept: Kept::load(None),
+            house_live: Box::new(|_| HouseLive::default()),
+            pinned: Moment::now(),
+            renew: None,
         };
         if planner.tools_by_fallback() {
             tracing::info!("the chat template has no place for tools: they are written into the system text");
@@ -79,6 +94,34 @@ impl Planner {
         self.kept = Kept::load(layout.file.clone());
         self.layout = layout;
         self
+    }
+
+    /// `read` gives a profile's live values, whenever a request is planned.
+    pub fn with_house_live(mut self, read: HouseReader) -> Planner {
+        self.house_live = read;
+        self
+    }
+
+    /// Makes `run` tell `renew` of new pins when the template prints a date and the day is another one.
+    pub fn with_renewal(mut self, renew: PinsSink) -> Planner {
+        self.renew = Some(renew);
+        self
+    }
+
+    /// The moment whose day pins show; without it, that of `new`.
+    pub fn with_day(mut self, now: Moment) -> Planner {
+        self.pinned = now;
+        self
+    }
+
+    /// Whether the template prints the date, and whether it prints the time of day.
+    pub fn prints(&self) -> (bool, bool) {
+        (self.landing.prints_date, self.landing.prints_time)
+    }
+
+    /// Where the parts of a profile's prompt stand in this template, from front to back.
+    pub fn places(&self) -> Vec<Landed> {
+        self.landing.places(self.tools_by_fallback())
     }
 
     /// Whether tools are written into the system text, because the template has no place for them.
@@ -94,25 +137,67 @@ impl Planner {
     /// The prompt of `request`. What is remembered changes, the prompt of an equal request soon after never does.
     pub fn plan(&mut self, request: &Request, now: &Moment) -> Result<Planned, PromptError> {
         let mode = request.layout.unwrap_or(self.layout.mode);
-        let mut planned = self.plan_with(request, now, mode, Fit::Free)?;
-        // What hob adds gives way to what the client sent.
-        for (mode, fit) in [(mode, Fit::Compact), (Mode::Off, Fit::Free)] {
+        let (tools, tools_use) = self.arrange_tools(request, now, mode)?;
+        let mut planned = self.plan_with(request, &tools, now, mode, Fit::Free, true)?;
+        // What hob adds gives way to what the client sent, what it was told to add last.
+        for (mode, fit, with_house) in
+            [(mode, Fit::Compact, true), (Mode::Off, Fit::Compact, true), (Mode::Off, Fit::Free, false)]
+        {
             let has_additions = planned.sections.iter().any(|section| section.class == Volatility::Live);
             if !has_additions || planned.prompt.tokens.len() < self.layout.n_context_tokens {
                 break;
             }
-            planned = self.plan_with(request, now, mode, fit)?;
+            planned = self.plan_with(request, &tools, now, mode, fit, with_house)?;
         }
-        Ok(planned)
+        Ok(Planned { tools: tools_use, ..planned })
     }
 
-    fn plan_with(&mut self, request: &Request, now: &Moment, mode: Mode, fit: Fit) -> Result<Planned, PromptError> {
+    /// The request's tools as they are to be rendered.
+    fn arrange_tools<'r>(
+        &mut self,
+        request: &'r Request,
+        now: &Moment,
+        mode: Mode,
+    ) -> Result<(Cow<'r, [String]>, ToolsUse), PromptError> {
+        let as_sent = Cow::Borrowed(&*request.tools);
+        if request.tools.is_empty() || matches!(mode, Mode::Off | Mode::Safe) {
+            return Ok((as_sent, ToolsUse::default()));
+        }
+        let house = self.house(&request.model)?.map_or(&[][..], |house_idx| &self.houses[house_idx].tools);
+        let owner = request.client.owner();
+        let wish = Wish { owner, model: &request.model, tools: &request.tools, house, now: now.unix_s };
+        let (arranged, tools_use) = self.kept.tools().arrange(&wish);
+        let arranged = arranged.filter(|_| mode == Mode::Optimise);
+        // What cannot be prepared is told in the client's own order.
+        let arranged = arranged.filter(|tools| self.toolsets.get(tools).is_ok());
+        Ok((arranged.map_or(as_sent, Cow::Owned), tools_use))
+    }
+
+    fn plan_with(
+        &mut self,
+        request: &Request,
+        tools: &[String],
+        now: &Moment,
+        mode: Mode,
+        fit: Fit,
+        with_house: bool,
+    ) -> Result<Planned, PromptError> {
         let started = Instant::now();
         let house = self.house(&request.model)?;
         let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, .. } = self;
         let house = house.map(|house_idx| &houses[house_idx]);
-        let own_tools = !request.tools.is_empty() && house.is_none_or(|house| house.tools != request.tools);
-        let tools = house.filter(|_| !own_tools).map_or(&request.tools, |house| &house.tools);
+        // In `optimise` each prompt shows the pins' day, and the live block the true one.
+        let is_frozen = mode == Mode::Optimise && landing.prints_date;
+        let shown = Shown::at(if is_frozen { &self.pinned } else { now });
+        let house_slots = match with_house {
+            true => {
+                let live = house.map(|house| (self.house_live)(&house.name)).unwrap_or_default();
+                house_live::slots(&live, is_frozen, now)
+            }
+            false => Vec::new(),
+        };
+        let own_tools = !tools.is_empty() && house.is_none_or(|house| house.tools != tools);
+        let tools = house.filter(|_| !own_tools).map_or(tools, |house| &house.tools);
         let by_fallback = toolsets.by_fallback();
         let toolset = toolsets.get(tools)?;
         let prepared = Instant::now();
@@ -121,12 +206,13 @@ impl Planner {
         let guarded = controls.guard_messages(&request.messages)?;
         let count_tokens = |text: &str| vocab.tokenize(text, Special::Text).len();
         let laid = match mode {
-            Mode::Off => Laid::untouched(&request.messages),
+            Mode::Off if house_slots.is_empty() => Laid::untouched(&request.messages),
             _ => kept.live().lay(&Input {
                 owner: request.client.owner(),
                 model: &request.model,
                 conversation: request.conversation.as_deref(),
                 messages: &request.messages,
+                house: &house_slots,
                 n_fixed_bytes: 0,
                 mode,
                 fit,
@@ -141,6 +227,7 @@ impl Planner {
             Cow::Borrowed(_) => guarded,
             Cow::Owned(messages) => controls.guard_messages(messages)?,
         };
+        let messages = if landing.takes_one_call { calls::one_by_one(messages) } else { messages };
         let rules = Rules { landing: *landing, by_fallback, tools: toolset };
         let Arrangement { messages, mut sections, ends } = match house {
             Some(house) => arrange_for_house(house, &messages, own_tools, &rules),
@@ -149,15 +236,15 @@ impl Planner {
         part_live(&mut sections, &laid.messages, &laid.live);
         let arranged = Instant::now();
 
-        let text = toolset.prepared.render(&messages, true).map_err(refused)?;
-        let stable = heads.find(toolset, &messages, &ends, tokeniser).unwrap_or_else(|error| {
+        let text = toolset.prepared.render_at(&messages, true, shown.unix_s).map_err(refused)?;
+        let stable = heads.find(toolset, &messages, &ends, shown, tokeniser).unwrap_or_else(|error| {
             // The request itself renders, and cuts are only worth time.
             tracing::debug!(%error, "no cuts");
             vec![None; ends.len()]
         });
         let rendered = Instant::now();
 
-        let tokens = tokeniser.tokenise(&text, request.client.owner());
+        let tokens = tokeniser.tokenise(&text, request.client.owner(), &Calls::of(&request.messages));
         let mut cuts: Vec<usize> = Vec::with_capacity(ends.len());
         for (end, head) in ends.iter().zip(stable) {
             // A conversation that begins unlike a user's turn can differ from the head's last tokens.
@@ -174,6 +261,7 @@ impl Planner {
             moved: laid.moved,
             n_gained_bytes: laid.n_gained_bytes,
             live_cause: laid.cause,
+            tools: ToolsUse::default(),
             record: laid.record,
             opening: tokeniser.opening(&text).to_owned(),
             max_tokens: request.max_tokens.or(house.and_then(|house| house.max_tokens)),
@@ -189,13 +277,15 @@ impl Planner {
     pub fn remember(&mut self, spoken: &super::Spoken) {
         self.tokeniser.remember(spoken);
         if let Some(record) = spoken.record {
-            self.kept.live().answered(record, &Message::text(Role::Assistant, spoken.text.as_str()));
+            let answer = Message::text(Role::Assistant, spoken.text.as_str());
+            self.kept.live().answered(record, &Message { tool_calls: spoken.calls.clone(), ..answer });
         }
     }
 
     /// What to keep warm: of each profile the head that all its requests share. A profile without a stable end has none.
     pub fn pins(&mut self) -> Result<Vec<Head>, PromptError> {
         let Planner { houses, landing, toolsets, tokeniser, heads, .. } = self;
+        let shown = Shown::at(&self.pinned);
         let by_fallback = toolsets.by_fallback();
         let mut pins = Vec::with_capacity(houses.len());
         for house in houses.iter() {
@@ -204,7 +294,7 @@ impl Planner {
             let Arrangement { messages, mut sections, ends } = arrange_for_house(house, &[], false, &rules);
             let mut cuts = Vec::with_capacity(ends.len());
             let mut tokens: Vec<Token> = Vec::new();
-            for (end, head) in ends.iter().zip(heads.find(toolset, &messages, &ends, tokeniser)?) {
+            for (end, head) in ends.iter().zip(heads.find(toolset, &messages, &ends, shown, tokeniser)?) {
                 if let Some(head) = head.filter(|head| head.len() > tokens.len()) {
                     sections[end.section_idx].cut = Some(head.len());
                     cuts.push(head.len());
@@ -221,10 +311,43 @@ impl Planner {
         Ok(pins)
     }
 
+    /// The pins anew, if the template prints the date and it is another one than theirs. In `optimise` they keep theirs.
+    pub fn turn_day(&mut self, now: &Moment) -> Result<Option<Vec<Head>>, PromptError> {
+        if !self.follows_calendar() || now.day() == self.pinned.day() {
+            return Ok(None);
+        }
+        self.pinned = now.clone();
+        self.pins().map(Some)
+    }
+
+    fn follows_calendar(&self) -> bool {
+        self.landing.prints_date && !self.houses.is_empty() && self.layout.mode != LayoutMode::Optimise
+    }
+
+    /// Gives new pins out where there are any.
+    fn look_at_calendar(&mut self) {
+        match self.turn_day(&Moment::now()) {
+            Ok(None) => {}
+            Ok(Some(pins)) => {
+                if let Some(renew) = &self.renew {
+                    tracing::info!(
+                        n_pins = pins.len(),
+                        "it is another day, which the chat template prints: pins are renewed"
+                    );
+                    renew(pins);
+                }
+            }
+            Err(error) => tracing::error!(%error, "pins of another day"),
+        }
+    }
+
     /// Answers until the last handle is gone. The body of the planner's thread.
     pub fn run(mut self, inbox: Inbox) {
         loop {
-            let command = match self.kept.rest_after() {
+            self.look_at_calendar();
+            let until_midnight = self.follows_calendar().then(|| Moment::now().until_midnight());
+            let rest_after = self.kept.rest_after().into_iter().chain(until_midnight).min();
+            let command = match rest_after {
                 Some(rest_after) => inbox.0.recv_timeout(rest_after),
                 None => inbox.0.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };

@@ -8,12 +8,13 @@ use std::time::Instant;
 
 use tracing::{debug, error, warn};
 
+use super::Pin;
+use super::restoring::Restoring;
 use super::sequence::{Follows, GROWTH, Running, Sequence, Work};
 use super::step::Scheduler;
 use crate::engine::Engine;
-use super::restoring::Restoring;
-use crate::kv::{Restorable, Standing};
-use crate::request::{CacheUse, Finish, MissCause};
+use crate::kv::{Restorable, Standing, check_pins};
+use crate::request::{CacheUse, Finish, MissCause, Token};
 use crate::telemetry::{MissedRecord, Record};
 
 /// A request follows another that is computing its next tokens if that saves at least this many. Fewer than a third of a
@@ -330,6 +331,27 @@ impl<E: Engine> Scheduler<E> {
                 None => self.finish(index, Finish::Length, None),
             }
         }
+    }
+
+    /// Puts `new` pins in place of those with the same names. Those that would not fit are refused as a whole.
+    pub(super) fn repin(&mut self, new: Vec<Pin>) {
+        let pins = self.pins.with(&new);
+        let tokens: Vec<&[Token]> = pins.iter().map(|pin| pin.prompt.tokens.as_slice()).collect();
+        if let Err(error) = check_pins(&tokens, self.cache.cells().total, self.cache.is_shared()) {
+            error!(%error, "new pins do not fit: the old ones stay");
+            return;
+        }
+        for index in self.pins.differing(&pins) {
+            // One that is being computed is another's work now.
+            let is_warming = |running: &Running<_>| matches!(running.sequence.work, Work::Warm(pin) if pin == index);
+            if let Some(running_idx) = self.running.iter().position(is_warming) {
+                self.park(running_idx);
+            }
+            if let Some(pinned) = self.pins.replace(index, pins[index].clone()) {
+                self.cache.unpin(pinned);
+            }
+        }
+        self.cache.tiers().keep_pins(&self.pins.prefixes());
     }
 
     /// Gives all warm pins up, so that their cells can be evicted. They are warmed again when nothing else is to do.

@@ -159,7 +159,8 @@ mod tests {
     }
     #[test]
     fn what_is_copied_counts_like_what_is_computed() {
-        let candidates = [prefill(0, Priority::Interactive, 200, 1), decode(1), prefill(2, Priority::Interactive, 50, 2)];
+        let candidates =
+            [prefill(0, Priority::Interactive, 200, 1), decode(1), prefill(2, Priority::Interactive, 50, 2)];
         assert_eq!(fill(&candidates, true, 100), [Part { index: 1, n: 1 }, Part { index: 2, n: 50 }]);
         assert_eq!(fill(&candidates, true, 256), [Part { index: 1, n: 1 }]);
     }

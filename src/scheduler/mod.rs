@@ -32,8 +32,8 @@ use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Memory,
 use crate::kv::budget::n_seq_max;
 use crate::kv::learned::Learned;
 use crate::kv::tiers::{Held, Tiers};
-use crate::kv::{Cache, PinsTooLarge, check_pins};
 pub use crate::kv::{Budgets, Cells};
+use crate::kv::{Cache, PinsTooLarge, check_pins};
 use crate::request::{Event, Owner, Sampling, Token, TokenPrompt};
 use crate::snapshots::Report;
 use crate::telemetry::Record;
@@ -133,6 +133,8 @@ pub enum StartError {
 pub(crate) enum Command {
     Submit(Box<Submission>),
     Disk(Report),
+    /// Pins that stand in place of those with the same names.
+    Repin(Vec<Pin>),
     Stop,
 }
 
@@ -175,6 +177,12 @@ impl SchedulerHandle {
     /// What the opened context has.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Replaces pins by their names: the new ones are warmed, what the old ones held may be evicted.
+    pub fn repin(&self, pins: Vec<Pin>) {
+        // A closed inbox means that nothing is kept any more.
+        let _ = self.inbox.send(Command::Repin(pins));
     }
 
     /// Ends all answers and the thread.

@@ -246,7 +246,7 @@ impl<E: Engine> Scheduler<E> {
                 Some(_) => match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                     Ok(Command::Disk(report)) => self.take_report(report),
                     // Nobody is admitted any more; a dropped submission ends its answer.
-                    Ok(Command::Submit(_) | Command::Stop) => {}
+                    Ok(Command::Submit(_) | Command::Repin(_) | Command::Stop) => {}
                     Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
                 },
             }

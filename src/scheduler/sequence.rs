@@ -163,14 +163,16 @@ impl<S> Sequence<S> {
             Work::Answer(answer) => answer.events.capacity() >= EVENTS_PER_STEP,
             Work::Warm(_) => true,
         };
-        (self.follows.is_none() && self.restoring.is_none() && can_send && n_past < self.tokens.len()).then(|| Candidate {
-            index,
-            priority,
-            n_past,
-            n_tokens: self.tokens.len(),
-            chunk_end: chunk_end(&self.cuts, self.tokens.len(), n_past),
-            is_decoding: self.is_decoding(n_past),
-            served: self.served,
+        (self.follows.is_none() && self.restoring.is_none() && can_send && n_past < self.tokens.len()).then(|| {
+            Candidate {
+                index,
+                priority,
+                n_past,
+                n_tokens: self.tokens.len(),
+                chunk_end: chunk_end(&self.cuts, self.tokens.len(), n_past),
+                is_decoding: self.is_decoding(n_past),
+                served: self.served,
+            }
         })
     }
 

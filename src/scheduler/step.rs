@@ -165,6 +165,10 @@ impl<E: Engine> Scheduler<E> {
                 self.take_report(report);
                 true
             }
+            Command::Repin(pins) => {
+                self.repin(pins);
+                true
+            }
             Command::Stop => false,
         }
     }

@@ -3,6 +3,7 @@
 //! A *record* is one thing that happened. One thread owns the connection and writes in batches; senders never wait, a
 //! full inbox drops and counts. Prompt text is never stored.
 
+mod documents;
 mod queries;
 mod schema;
 mod store;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+pub use documents::{DocumentRow, read_documents};
 pub use queries::{Reader, Stats};
 pub use store::Store;
 

@@ -11,7 +11,8 @@ use super::TelemetryError;
 /// The version of today.
 pub(super) const VERSION: usize = MIGRATIONS.len();
 
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE requests (
     -- Order of arrival.
     row INTEGER PRIMARY KEY,
@@ -92,7 +93,27 @@ CREATE TABLE cells (
     n_waiting INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX cells_at_ms ON cells (at_ms);
-", "
+",
+    "
+CREATE TABLE documents (
+    -- The profile that has it.
+    profile TEXT NOT NULL,
+    -- Its file's name without its ending.
+    title TEXT NOT NULL,
+    -- BLAKE3 of its text, which is not stored.
+    hash TEXT NOT NULL,
+    -- When a start first found it, in milliseconds since 1970, UTC.
+    first_seen_ms INTEGER NOT NULL,
+    -- Starts that found another text than the one before.
+    n_changes INTEGER NOT NULL,
+    -- When the last of them was, in milliseconds since 1970, UTC; NULL: there was none.
+    last_change_ms INTEGER,
+    -- Where it stands among its profile's documents, from 0.
+    place INTEGER NOT NULL,
+    PRIMARY KEY (profile, title)
+) STRICT;
+",
+    "
 -- Which tier something left: cells, ram, disk.
 ALTER TABLE evictions ADD COLUMN tier TEXT NOT NULL DEFAULT 'cells';
 -- What it took there, in bytes; 0 for cells.
@@ -125,7 +146,8 @@ CREATE TABLE missed (
     n_more_bytes INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX missed_at_ms ON missed (at_ms);
-"];
+",
+];
 
 /// The tables that records go to, each with a column `at_ms`.
 pub(super) const TABLES: &[&str] = &["requests", "evictions", "cells", "restores", "missed"];
@@ -221,7 +243,7 @@ mod tests {
     #[test]
     fn every_table_is_strict_and_every_column_is_explained() {
         let connection = at_version(VERSION, MIGRATIONS);
-        for table in TABLES {
+        for table in TABLES.iter().chain(&["documents"]) {
             let strict: bool = connection
                 .query_row("SELECT strict FROM pragma_table_list WHERE name = ?", [table], |row| row.get(0))
                 .unwrap();

@@ -121,6 +121,10 @@ impl Store {
         }
     }
 
+    pub(super) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
     fn may_warn(&mut self, now: Instant) -> bool {
         let may = self.warned.is_none_or(|warned| now.duration_since(warned) >= WARN_EVERY);
         if may {

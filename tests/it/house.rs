@@ -11,7 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hob::config::{self, Config, Gpu, GpuLayers, Listen};
+use hob::config::{self, Config, Gpu, GpuLayers, Listen, ProfileFiles};
 use hob::daemon::Daemon;
 use hob::engine::{KvType, Model, Threads};
 use hob::http::Server;
@@ -38,21 +38,22 @@ pub(crate) struct Setup {
     pub(crate) profiles: Vec<Profile>,
     pub(crate) layout: LayoutMode,
     pub(crate) cache: Lower,
-}
-
-/// The tiers below the cells.
-#[derive(Clone, Default)]
-pub(crate) struct Lower {
-    pub(crate) ram: u64,
-    pub(crate) disk: u64,
-    /// A state folder that outlives the house; else it has one of its own.
+    /// What profiles say of the house.
+    pub(crate) live: Vec<ProfileFiles>,
+    /// Outlives the daemon; `None`: one of its own.
     pub(crate) state: Option<PathBuf>,
 }
 
+/// The tiers below the cells.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Lower {
+    pub(crate) ram: u64,
+    pub(crate) disk: u64,
+}
+
 impl Lower {
-    fn configuration(&self, folder: &std::path::Path) -> config::Cache {
-        let folder = self.state.as_deref().unwrap_or(folder).join("kv");
-        config::Cache { folder, ram: self.ram, disk: self.disk, learned_pins: 0.25, keep_days: 7 }
+    fn configuration(self, folder: &std::path::Path) -> config::Cache {
+        config::Cache { folder: folder.join("kv"), ram: self.ram, disk: self.disk, learned_pins: 0.25, keep_days: 7 }
     }
 }
 
@@ -66,6 +67,8 @@ impl Default for Setup {
             profiles: Vec::new(),
             layout: LayoutMode::Off,
             cache: Lower::default(),
+            live: Vec::new(),
+            state: None,
         }
     }
 }
@@ -81,9 +84,9 @@ pub(crate) struct House {
 impl House {
     pub(crate) fn start<M: Model>(model: Arc<M>, setup: Setup) -> House {
         let folder = tempfile::tempdir().unwrap();
+        let config = configuration(&setup, setup.state.clone().unwrap_or_else(|| folder.path().to_owned()));
         // What K/V on disk is told apart by; the simulated engine reads nothing of it.
-        std::fs::write(folder.path().join("model.gguf"), "weights").unwrap();
-        let config = configuration(&setup, folder.path().to_owned());
+        std::fs::write(&config.model.path, "weights").unwrap();
         let (stop, stopped) = oneshot::channel();
         let (started, address_and_door) = mpsc::sync_channel(1);
         let thread = std::thread::spawn(move || {
@@ -162,6 +165,13 @@ impl House {
         Exchange { reader: BufReader::new(stream), is_chunked: false, is_over: false, pending: String::new() }
     }
 
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address).unwrap();
+        Exchange { reader: BufReader::new(stream), is_chunked: false, is_over: false, pending: String::new() }.reply()
+    }
+
     pub(crate) fn ask(&self, body: &Value) -> Reply {
         self.send(body.to_string()).reply()
     }
@@ -198,8 +208,8 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
         cache: setup.cache.configuration(&folder),
         layout: config::Layout { mode: setup.layout },
         telemetry: config::Telemetry { path: folder.join("hob.sqlite"), keep_days: 1, flush: Duration::from_secs(60) },
-        profiles: Vec::new(),
-        state_folder: setup.cache.state.clone().unwrap_or(folder.clone()),
+        profiles: setup.live.clone(),
+        state_folder: folder.clone(),
         folder,
     }
 }

@@ -1,7 +1,8 @@
 //! The integration tests, one binary: what the parts do together.
 //!
-//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `layout`, `home_assistant`: whole daemons
-//! over the simulated engine, asked over real sockets. `killed`: K/V files when the process dies. `real`: the same and the scheduler over a real model. `tidy`: the
+//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `tiers`, `layout`, `tools`, `home_assistant`:
+//! whole daemons over the simulated engine, asked over real sockets. `killed`: K/V files when the process dies. `real`: the same
+//! and the scheduler over a real model. `tidy`: the
 //! borders between the rooms. `house`, `cold` and `models` are what they stand on.
 
 mod bad_input;
@@ -10,6 +11,7 @@ mod commands;
 #[cfg(feature = "llama")]
 mod home_assistant;
 mod house;
+mod house_says;
 mod killed;
 mod layout;
 #[cfg(feature = "llama")]
@@ -18,3 +20,5 @@ mod models;
 mod real;
 mod reuse;
 mod tidy;
+mod tiers;
+mod tools;

@@ -122,7 +122,7 @@ impl World {
             parallel: self.parallel,
             queue: self.queue,
             profiles: self.profiles.clone(),
-            cache: self.cache.clone(),
+            cache: self.cache,
             ..Setup::default()
         }
     }
@@ -363,13 +363,13 @@ fn answers_brought_back_from_ram_and_disk_equal_cold_ones() {
     // Bytes of a simulated token in RAM.
     const TOKEN: u64 = 28;
     for (seed, ram, disk) in [(11, 4_000, 0), (12, 2_000, 20_000), (13, 0, 20_000), (14, 100_000, 1_000_000)] {
-        let cache = Lower { ram: ram * TOKEN, disk: disk * TOKEN, state: None };
-        let tally = World { seed, context: 1200, cache, failures: 20, ..World::default() }.run();
+        let cache = Lower { ram: ram * TOKEN, disk: disk * TOKEN };
+        let tally = World { seed, context: 1200, cache, failures: 20, n_turns: 15, ..World::default() }.run();
         assert!(counted(&tally.n_restored) > 0, "nothing came back with {ram} and {disk}: {tally:?}");
     }
     for (seed, attention) in [(15, Attention::Window(40)), (16, Attention::Recurrent)] {
-        let cache = Lower { ram: 1 << 20, disk: 1 << 20, state: None };
-        let tally = World { seed, attention, context: 2000, cache, ..World::default() }.run();
+        let cache = Lower { ram: 1 << 20, disk: 1 << 20 };
+        let tally = World { seed, attention, context: 2000, cache, n_turns: 15, ..World::default() }.run();
         assert!(counted(&tally.n_restored) > 0, "{attention:?}: {tally:?}");
     }
 }
@@ -397,7 +397,7 @@ fn two_hundred_conversations_share_room_for_three() {
     const N_TURNS: usize = 3;
     // A conversation ends with about 600 tokens, 430 of them the profile's.
     // As many bytes below, and those on disk that came back.
-    let cache = Lower { ram: 3 * 600 * 28, disk: 100 * 600 * 28, state: None };
+    let cache = Lower { ram: 3 * 600 * 28, disk: 100 * 600 * 28 };
     let setup = Setup { context: 1200, queue: 8, profiles: profiles(), cache, ..Setup::default() };
     let (context, faults) = (setup.context, model(Attention::Full));
     let house = House::start(Arc::new(faults.clone()), setup);
@@ -480,11 +480,7 @@ fn soak_cached_answers_equal_cold_ones() {
             n_turns: 60,
             cancels: rng.usize(..6),
             failures: rng.usize(..12),
-            cache: Lower {
-                ram: rng.u64(..4) * 28 * rng.u64(..3_000),
-                disk: rng.u64(..3) * 28 * rng.u64(..30_000),
-                state: None,
-            },
+            cache: Lower { ram: rng.u64(..4) * 28 * rng.u64(..3_000), disk: rng.u64(..3) * 28 * rng.u64(..30_000) },
         }
         .run();
     }

@@ -16,7 +16,8 @@ fn tokens(text: &str) -> Vec<Token> {
 
 /// The end of `path` from `start` on, two tokens and twenty bytes a piece.
 fn segment(owner: Owner, kept: Kept, path: &[Token], start: usize) -> Segment {
-    let pieces = path[start..].chunks(2).map(|run| Piece { n_tokens: run.len(), bytes: vec![7; 10 * run.len()].into() });
+    let pieces =
+        path[start..].chunks(2).map(|run| Piece { n_tokens: run.len(), bytes: vec![7; 10 * run.len()].into() });
     Segment::new(owner, kept, false, path, start, pieces.collect())
 }
 
@@ -48,8 +49,7 @@ impl House {
     fn save_as(&mut self, owner: Owner, kept: Kept, text: &str, reuse: Reuse) -> bool {
         let path = tokens(text);
         let start = self.tiers.find(owner, &path).n_tokens;
-        start < path.len()
-            && self.tiers.insert(&path, segment(owner, kept, &path, start), reuse, false, &self.speeds)
+        start < path.len() && self.tiers.insert(&path, segment(owner, kept, &path, start), reuse, false, &self.speeds)
     }
 
     fn found(&self, owner: Owner, text: &str) -> usize {
@@ -162,7 +162,8 @@ fn a_side_jobs_text_takes_nobodys_place() {
 fn larger_than_its_tier_is_not_taken_in_and_nothing_goes_for_it() {
     let mut house = House::new(2 * cost(4), 0);
     house.save(ALICE, "aaaa");
-    let reserve = |house: &mut House, n_bytes| house.tiers.reserve(n_bytes, 4, None, Reuse::Hits(9), &house.speeds.clone());
+    let reserve =
+        |house: &mut House, n_bytes| house.tiers.reserve(n_bytes, 4, None, Reuse::Hits(9), &house.speeds.clone());
     assert_eq!(reserve(&mut house, 2 * cost(4) + 1), Err(NoRoom::TooLarge));
     assert_eq!(house.found(ALICE, "aaaa"), 4);
     assert_eq!(reserve(&mut house, 2 * cost(4)), Ok(()));

@@ -75,6 +75,9 @@ impl Visible {
         let mut label: Option<&Arc<str>> = None;
         for &slot in slots {
             let value = &values[usize::from(slot)];
+            if value.is_in_marker {
+                continue;
+            }
             if value.text.is_empty() {
                 let last = self.0.get(&slot).map_or("", |shown| &shown.text);
                 let first_line = last.trim_start().lines().next().unwrap_or_default().trim_end();

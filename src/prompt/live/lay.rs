@@ -54,7 +54,10 @@ impl<'a> Prompt<'_, 'a> {
             return Some(laid);
         }
         let conversation = conversation.map(|name| Digest::of(name.as_bytes()));
-        let seed: [&[u8]; 3] = [self.owner.bytes(), self.input.model.as_bytes(), &family.id.to_le_bytes()];
+        let family_id = family.id.to_le_bytes();
+        let mut seed: Vec<&[u8]> = vec![self.owner.bytes(), self.input.model.as_bytes(), &family_id];
+        // Slots are numbers: with other ones of the house they mean something else.
+        seed.extend(self.input.house.iter().map(|slot| slot.name.as_bytes()));
         let keys = records::keys(&seed, self.turns);
         let mut basis = self.basis(family, records, &keys, conversation)?;
         let n_gained_bytes = self.gain(family, &basis.placed);
@@ -205,7 +208,12 @@ impl<'a> Prompt<'_, 'a> {
     }
 
     fn place(&self, layout: &Layout) -> Option<Placed> {
-        slots::place(layout, &self.blocks, self.n_leading, self.terms)
+        let placed = slots::place(layout, &self.blocks, self.n_leading, self.terms);
+        if self.input.house.is_empty() {
+            return placed;
+        }
+        let leading = &self.input.messages[..self.n_leading];
+        Some(placed.unwrap_or_else(|| Placed::untouched(layout, leading)).with_house(self.input.house))
     }
 
     fn visible(&self, basis: &Basis, records: &Records) -> Visible {

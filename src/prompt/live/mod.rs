@@ -1,7 +1,7 @@
 //! Live context in clients' own prompts: what changes leaves the system text and stands in front of the question.
 //!
 //! split into blocks → family → layout → what stays, and the slots' values → the records that fit → the block that is
-//! missing. *Live* is what changes between requests that are otherwise the same text. What a person, the model or a tool
+//! missing. What the house itself says of now is more slots, whose values come from no client's text. *Live* is what changes between requests that are otherwise the same text. What a person, the model or a tool
 //! wrote is never changed. One thread owns it; it reads no clock and no template, and counts tokens only of its own words.
 
 mod blocks;
@@ -10,8 +10,8 @@ mod digest;
 mod family;
 mod lay;
 mod records;
+mod saved;
 mod slots;
-mod store;
 #[cfg(test)]
 mod tests;
 
@@ -19,12 +19,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 pub(super) use compose::Zone;
+pub(super) use digest::Digest;
 pub use records::RecordId;
+pub(super) use slots::HouseSlot;
 
 pub(super) use crate::request::LayoutMode as Mode;
 use crate::request::{Message, Owner, Role};
 use blocks::Block;
-use digest::Digest;
 use family::{Family, STILL_S};
 use lay::{Prompt, n_fixed_blocks};
 use records::Records;
@@ -34,8 +35,8 @@ use slots::Terms;
 const AGREEMENT_MIN: f64 = 0.75;
 /// Families of all owners together; the least used one gives way.
 const N_FAMILIES_MAX: usize = 256;
-/// Records and evidence together (R14).
-const N_BYTES_MAX: usize = 32 << 20;
+/// Records; with the tool sets in `seen` they make the 32 MiB of R14.
+const N_BYTES_MAX: usize = 28 << 20;
 
 /// One request, as far as it matters here.
 pub(super) struct Input<'a> {
@@ -45,6 +46,8 @@ pub(super) struct Input<'a> {
     pub(super) conversation: Option<&'a str>,
     /// System text first.
     pub(super) messages: &'a [Message],
+    /// What the house itself says in this request, always in the same order; in front of the question in every mode.
+    pub(super) house: &'a [HouseSlot],
     /// So many bytes at the system text's beginning are marked for the client's own cache, and stay.
     pub(super) n_fixed_bytes: usize,
     pub(super) mode: Mode,
@@ -152,6 +155,12 @@ impl Live {
     /// The messages of a request as they are to be rendered. Evidence and records grow; an equal request gets equal
     /// messages.
     pub(super) fn lay<'a>(&mut self, input: &Input<'a>) -> Laid<'a> {
+        if input.mode == Mode::Observe && !input.house.is_empty() {
+            // The house's own values are laid, the client's text is only looked at.
+            let seen = self.lay(&Input { house: &[], ..*input });
+            let laid = self.lay(&Input { mode: Mode::Off, ..*input });
+            return Laid { moved: seen.moved, n_gained_bytes: seen.n_gained_bytes, ..laid };
+        }
         self.try_lay(input).unwrap_or(Laid::untouched(input.messages))
     }
 
@@ -181,7 +190,7 @@ impl Live {
 
     /// `None`: the messages stay as they are.
     fn try_lay<'a>(&mut self, input: &Input<'a>) -> Option<Laid<'a>> {
-        if input.mode == Mode::Off {
+        if input.mode == Mode::Off && input.house.is_empty() {
             return None;
         }
         let is_system = |message: &Message| matches!(message.role, Role::System | Role::Developer);
@@ -189,11 +198,12 @@ impl Live {
         let (leading, turns) = input.messages.split_at(n_leading);
         let is_clock = |line: &str| (input.is_clock)(line, input.now);
         let mut blocks = Vec::new();
-        for (message_idx, message) in leading.iter().enumerate() {
+        // Without blocks nothing is read, and nothing can move.
+        for (message_idx, message) in leading.iter().enumerate().filter(|_| input.mode != Mode::Off) {
             blocks::split(&message.content, message_idx, &is_clock, &mut blocks);
         }
         let place_for_block = turns.iter().rposition(|message| matches!(message.role, Role::User | Role::Tool))?;
-        if blocks.is_empty() {
+        if blocks.is_empty() && input.house.is_empty() {
             return None;
         }
         let owner = owner_digest(input.owner);
@@ -244,7 +254,7 @@ impl Live {
     }
 }
 
-fn owner_digest(owner: Owner) -> Digest {
+pub(super) fn owner_digest(owner: Owner) -> Digest {
     match owner {
         Owner::Public => Digest::of(b"the house"),
         Owner::Private(key) => Digest::of(&key),

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::blocks::{Block, Kind};
 use super::digest::Digest;
+use crate::request::Message;
 
 /// Cells of the table that aligns two lists exactly; above it (two texts of 500 blocks without a common end), only blocks
 /// that occur once in both are aligned.
@@ -67,6 +68,18 @@ pub(super) struct Value {
     pub(super) text: Arc<str>,
     /// The heading that stays behind.
     pub(super) label: Option<Arc<str>>,
+    /// It is the time or the date, which the block's first line shows.
+    pub(super) is_in_marker: bool,
+}
+
+/// A value that the house says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::prompt) struct HouseSlot {
+    pub(in crate::prompt) name: String,
+    /// As it is written; empty: nothing is known.
+    pub(in crate::prompt) text: Arc<str>,
+    /// It is the time or the date: the marker shows it.
+    pub(in crate::prompt) is_clock: bool,
 }
 
 /// Lays `blocks` of `n_messages` leading messages out. `None`: nothing would stay, so nothing may move.
@@ -100,20 +113,50 @@ pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms:
     }
 
     let texts = staying(blocks, &to, n_messages);
-    let mut hasher = blake3::Hasher::new();
-    for text in &texts {
-        let text = text.as_deref();
-        hasher.update(&(text.map_or(u64::MAX, |text| text.len() as u64)).to_le_bytes());
-        hasher.update(text.unwrap_or_default().as_bytes());
-    }
     let clocks = layout.places.iter().zip(&numbers).filter(|(place, _)| **place == Place::Clock);
     Some(Placed {
+        digest: digest(&texts),
         texts,
-        digest: Digest::so_far(&hasher),
         values: values(blocks, &to, layout.n_slots()),
         clocks: clocks.map(|(_, &number)| number).collect(),
         to,
     })
+}
+
+impl Placed {
+    /// Nothing leaves `leading`.
+    pub(super) fn untouched(layout: &Layout, leading: &[Message]) -> Placed {
+        let text = |message: &Message| Some(message.content.clone()).filter(|text| !text.trim().is_empty());
+        let texts: Vec<Option<String>> = leading.iter().map(text).collect();
+        Placed {
+            digest: digest(&texts),
+            texts,
+            values: vec![Value::default(); layout.n_slots()],
+            clocks: Vec::new(),
+            to: Vec::new(),
+        }
+    }
+
+    /// The house's slots come behind the client's.
+    pub(super) fn with_house(mut self, house: &[HouseSlot]) -> Placed {
+        for HouseSlot { text, is_clock, .. } in house {
+            if *is_clock {
+                self.clocks.push(self.values.len() as SlotIdx);
+            }
+            self.values.push(Value { text: text.clone(), label: None, is_in_marker: *is_clock });
+        }
+        self
+    }
+}
+
+fn digest(texts: &[Option<String>]) -> Digest {
+    let mut hasher = blake3::Hasher::new();
+    for text in texts {
+        let text = text.as_deref();
+        hasher.update(&(text.map_or(u64::MAX, |text| text.len() as u64)).to_le_bytes());
+        hasher.update(text.unwrap_or_default().as_bytes());
+    }
+    Digest::so_far(&hasher)
 }
 
 impl Layout {
@@ -189,7 +232,7 @@ fn values(blocks: &[Block], to: &[Option<SlotIdx>], n_slots: usize) -> Vec<Value
         texts[slot].push_str(content);
         last_idx[slot] = block_idx;
     }
-    texts.into_iter().zip(labels).map(|(text, label)| Value { text: text.into(), label }).collect()
+    texts.into_iter().zip(labels).map(|(text, label)| Value { text: text.into(), label, is_in_marker: false }).collect()
 }
 
 /// What lies between two neighbours that are the same in both lists.

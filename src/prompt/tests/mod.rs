@@ -1,8 +1,11 @@
 //! The planner through its own door: rendered prompts, cuts, pins, what stays text, what is refused.
 
+mod dates;
+mod house_live;
 mod layout;
 mod live;
 mod properties;
+mod tools;
 mod typed;
 
 use std::path::Path;

@@ -146,7 +146,10 @@ fn twelve_conversations_with_room_for_four_compute_only_their_new_turns() {
         n_cached += done.cache.n_cached;
         n_restored += done.cache.n_restored;
     }
-    assert!(100 * n_cached >= 98 * n_prompt && n_restored >= 6 * 400, "{n_cached} of {n_prompt}, {n_restored} restored");
+    assert!(
+        100 * n_cached >= 98 * n_prompt && n_restored >= 6 * 400,
+        "{n_cached} of {n_prompt}, {n_restored} restored"
+    );
     let (_, household) = house.ask(BOB, &format!("{policy}who?"), 1);
     assert!(100 * household.cache.n_cached >= 99 * 430, "{:?}", household.cache);
     house.is_empty();
@@ -365,10 +368,13 @@ fn one_shots_leave_pin_and_conversation_alone_and_bytes_in_their_budget() {
     house.is_empty();
     drop(house);
     // What left each tier was told, one record each.
-    let evictions: Vec<_> = records.iter().filter_map(|record| match record {
-        Record::Eviction(eviction) => Some(eviction),
-        _ => None,
-    }).collect();
+    let evictions: Vec<_> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Eviction(eviction) => Some(eviction),
+            _ => None,
+        })
+        .collect();
     let of = |tier: &str| evictions.iter().filter(|eviction| eviction.tier == tier).map(|e| e.n_tokens).sum::<usize>();
     assert!(of("cells") >= 90 * 500 && of("ram") > 0, "{} cells, {} in RAM", of("cells"), of("ram"));
 }

@@ -63,6 +63,7 @@ struct House {
     conversation: Option<String>,
     owner: Owner,
     records_were_lost: bool,
+    house: Vec<HouseSlot>,
 }
 
 impl House {
@@ -76,6 +77,7 @@ impl House {
             conversation: None,
             owner: Owner::Private([1; 32]),
             records_were_lost: false,
+            house: Vec::new(),
         }
     }
 
@@ -95,6 +97,7 @@ impl House {
             model: "qwen",
             conversation: self.conversation.as_deref(),
             messages,
+            house: &self.house,
             n_fixed_bytes: 0,
             mode: self.mode,
             fit: self.fit,
