@@ -114,7 +114,7 @@ impl Daemon {
         };
         let (scheduler_door, scheduler) = scheduler::start(model, options)?;
         let limits = scheduler_door.limits();
-        info!(memory = ?limits.memory, cells = limits.n_cells, ids = limits.n_seq_max, "context opened");
+        info!(memory = limits.memory_class.name(), cells = limits.n_cells, ids = limits.n_seq_max, "context opened");
         if !limits.flash_attention {
             warn!("flash attention is off on this device: idle cells slow every step down");
         }

@@ -120,6 +120,7 @@ pub struct Limits {
     pub n_seq_max: usize,
     pub n_batch: usize,
     pub memory: Memory,
+    pub memory_class: MemoryClass,
     /// Whether flash attention was decided on; without it idle cells cost far more.
     pub flash_attention: bool,
     /// Whether windowed layers, where the model has some, keep all their cells.

@@ -200,6 +200,7 @@ impl Model for SimulatedModel {
                 n_seq_max: options.n_seq_max,
                 n_batch: options.n_batch,
                 memory: self.memory(),
+                memory_class: self.memory_class(),
                 flash_attention: true,
                 swa_full: false,
                 n_piece_max: match self.memory() {

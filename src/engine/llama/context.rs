@@ -139,6 +139,7 @@ impl<'a> LlamaEngine<'a> {
             n_seq_max: options.n_seq_max,
             n_batch,
             memory: model.class.memory(),
+            memory_class: model.class,
             flash_attention: false,
             swa_full: true,
             n_piece_max: match (model.class.memory(), model.window) {

@@ -189,6 +189,18 @@ fn flash_attention_is_read_back_as_it_was_decided() {
 }
 
 #[test]
+fn what_is_saved_is_bound_to_the_version_and_the_format_that_wrote_it() {
+    let manifest = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
+    assert!(manifest.contains(&format!("llama-cpp-sys-2 = {{ version = \"={LLAMA_CPP}\"")));
+    let form = |kv_type| smollm2().open(&options(kv_type)).unwrap().saved_form();
+    assert_eq!(
+        form(KvType::F16),
+        format!("llama-cpp-sys-2 {LLAMA_CPP}, cpu, kv f16, flash attention true, swa full true, rope short")
+    );
+    assert_ne!(form(KvType::F16), form(KvType::Q8_0));
+}
+
+#[test]
 fn contexts_out_of_range_are_refused() {
     let fine = options(KvType::F16);
     let cases = [

@@ -1,5 +1,6 @@
-//! The engine where sequences cannot be cut: whole ones only, by copy.
+//! The engine where sequences cannot be cut: whole ones only, by copy; and formats of K and V that it refuses.
 
+use hob::commands::check::check;
 use hob::engine::{Batch, BatchToken, ContextOptions, Engine, KvType, Memory, Model, SeqId, Threads};
 
 use super::house::{load, text};
@@ -39,5 +40,30 @@ fn what_is_not_proved_to_be_cut_shares_and_cuts_whole_sequences_only() {
         engine.remove(source, 0).unwrap();
         assert_eq!((engine.held(source), engine.held(copy).unwrap().end), (None, 120), "{name}");
         engine.copy_whole(copy, copy).unwrap_err();
+    }
+}
+
+#[test]
+fn quantised_k_and_v_are_refused_by_check_where_the_engine_would_refuse_them() {
+    let file = tiny::qwen3_with_heads_of(48);
+    let model = load(file.path(), Some("{{ messages[0].content }}"));
+    let options =
+        ContextOptions { n_cells: 256, n_seq_max: 2, n_batch: 64, kv_type: KvType::Q8_0, threads: Threads::same(1) };
+    let error = model.open(&options).err().unwrap().to_string();
+    assert!(error.contains("block size 32"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.toml");
+    let template = folder.path().join("template.jinja");
+    std::fs::write(&template, "{{ messages[0].content }}").unwrap();
+    for (kv_type, is_fine) in [("f16", true), ("q8_0", false), ("q4_0", false)] {
+        let text = format!(
+            "[model]\npath = {:?}\nkv_type = {kv_type:?}\nchat_template = {template:?}\ncontext = 1024\n",
+            file.path()
+        );
+        std::fs::write(&config, text).unwrap();
+        let faults = check(&config).faults;
+        let told =
+            faults.iter().any(|fault| fault.key == "model.kv_type" && fault.problem.contains("a head of K has 48"));
+        assert_eq!(told, !is_fine, "{kv_type}: {faults:?}");
     }
 }

@@ -141,10 +141,10 @@ fn the_demo_model_goes_on_after_a_restart_at_every_edge() {
 /// A changed document replaces its own segment: restored beside a shared prefix, cut inside a segment.
 #[test]
 fn segments_are_saved_once_and_restored_beside_a_shared_prefix() {
-    let bench = Bench::new(smollm2(), 250, &[60, 200], KvType::F16);
+    let bench = Bench::new(smollm2(), 120, &[30, 100], KvType::F16);
     let mut engine = bench.open();
-    bench.compute(&mut engine, PIN, 250);
-    let ranges = [0..60, 60..190, 190..200, 200..250];
+    bench.compute(&mut engine, PIN, 120);
+    let ranges = [0..30, 30..90, 90..100, 100..120];
     let pieces = ranges.map(|range| (range.clone(), engine.save(PIN, range).unwrap()));
     let per_token = |(range, bytes): &(Range<usize>, Vec<u8>)| bytes.len() as f64 / range.len() as f64;
     let n_kv = bench.model.facts().kv_bytes_per_token(KvType::F16) as f64;
@@ -152,13 +152,13 @@ fn segments_are_saved_once_and_restored_beside_a_shared_prefix() {
 
     let mut later = bench.open();
     restore(&mut later, PIN, &pieces[..2]);
-    later.share(PIN, OTHER, 0..60).unwrap();
+    later.share(PIN, OTHER, 0..30).unwrap();
     restore(&mut later, OTHER, &pieces[1..]);
-    assert_eq!((later.held(PIN), later.held(OTHER)), (Some(0..190), Some(0..250)));
-    assert!(bench.ask(&mut later, OTHER) == bench.cold(250));
+    assert_eq!((later.held(PIN), later.held(OTHER)), (Some(0..90), Some(0..120)));
+    assert!(bench.ask(&mut later, OTHER) == bench.cold(120));
     // A hit ends inside what was restored.
-    later.remove(OTHER, 200).unwrap();
-    assert!(bench.ask(&mut later, OTHER) == bench.cold(200));
+    later.remove(OTHER, 100).unwrap();
+    assert!(bench.ask(&mut later, OTHER) == bench.cold(100));
 }
 
 /// What one checks first when bytes are wrong: nothing changes, and the engine goes on.

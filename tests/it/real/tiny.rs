@@ -74,26 +74,29 @@ pub(super) fn gemma(architecture: &'static str) -> NamedTempFile {
     write(architecture, values.iter().map(|(name, value)| (name.as_str(), value.clone())).collect(), tensors)
 }
 
-/// Two layers of full attention with normed queries and keys, two query heads on one K/V head.
 pub(super) fn qwen3() -> NamedTempFile {
-    const HEAD: usize = N_EMBD / 2;
+    qwen3_with_heads_of(N_EMBD / 2)
+}
+
+/// Two layers of full attention with normed queries and keys, two query heads on one K/V head.
+pub(super) fn qwen3_with_heads_of(n_numbers: usize) -> NamedTempFile {
     let mut tensors = ends();
     for layer in 0..2 {
         let named = |name: &str, shape: &[usize], fill| tensor(format!("blk.{layer}.{name}.weight"), shape, fill);
         tensors.push(named("attn_norm", &[N_EMBD], Fill::One));
-        tensors.push(named("attn_q", &[N_EMBD, 2 * HEAD], Fill::Random));
-        tensors.push(named("attn_k", &[N_EMBD, HEAD], Fill::Random));
-        tensors.push(named("attn_v", &[N_EMBD, HEAD], Fill::Random));
-        tensors.push(named("attn_output", &[2 * HEAD, N_EMBD], Fill::Random));
-        tensors.push(named("attn_q_norm", &[HEAD], Fill::One));
-        tensors.push(named("attn_k_norm", &[HEAD], Fill::One));
+        tensors.push(named("attn_q", &[N_EMBD, 2 * n_numbers], Fill::Random));
+        tensors.push(named("attn_k", &[N_EMBD, n_numbers], Fill::Random));
+        tensors.push(named("attn_v", &[N_EMBD, n_numbers], Fill::Random));
+        tensors.push(named("attn_output", &[2 * n_numbers, N_EMBD], Fill::Random));
+        tensors.push(named("attn_q_norm", &[n_numbers], Fill::One));
+        tensors.push(named("attn_k_norm", &[n_numbers], Fill::One));
         tensors.extend(feed_forward(layer));
     }
     let heads = vec![
         ("qwen3.attention.head_count", number(2)),
         ("qwen3.attention.head_count_kv", number(1)),
-        ("qwen3.attention.key_length", number(HEAD)),
-        ("qwen3.attention.value_length", number(HEAD)),
+        ("qwen3.attention.key_length", number(n_numbers)),
+        ("qwen3.attention.value_length", number(n_numbers)),
     ];
     write("qwen3", heads, tensors)
 }
