@@ -135,7 +135,7 @@ impl Daemon {
         let planner = planner.with_renewal(Box::new(move |pins| renewing.repin(pins.into_iter().map(pin).collect())));
         let planner = spawn("hob-planner", move || planner.run(inbox))?;
         let limits = scheduler_door.limits();
-        info!(memory = ?limits.memory, cells = limits.n_cells, ids = limits.n_seq_max, "context opened");
+        info!(memory = limits.memory_class.name(), cells = limits.n_cells, ids = limits.n_seq_max, "context opened");
         if !limits.flash_attention {
             warn!("flash attention is off on this device: idle cells slow every step down");
         }

@@ -68,8 +68,15 @@ impl Report {
         if self.faults.iter().any(|fault| fault.is_of_whole_file() || fault.key == "model.path") {
             return self;
         }
-        if let Err(EngineError::Load { reason, .. }) = read_facts(&path) {
-            self.add("model.path", &path, reason);
+        match read_facts(&path) {
+            Ok(facts) => {
+                let kv_type = self.config.model.kv_type;
+                if let Some(problem) = facts.refusal_of(kv_type) {
+                    self.add("model.kv_type", Path::new(kv_type.name()), problem);
+                }
+            }
+            Err(EngineError::Load { reason, .. }) => self.add("model.path", &path, reason),
+            Err(_) => {}
         }
         if self.faults.iter().any(is_faulty) {
             return self;

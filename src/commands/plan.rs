@@ -14,7 +14,7 @@ use super::check::EX_CONFIG;
 use super::format::{Format, bytes, grouped};
 use crate::config::{self, Config, ConfigError, Fault};
 use crate::daemon::documents;
-use crate::engine::{EngineError, KvType, Memory, Model, ModelFacts, Special, Vocab};
+use crate::engine::{EngineError, KvType, Memory, MemoryClass, Model, ModelFacts, Special, Vocab};
 use crate::kv::budget::{LEFT_FOR_REQUESTS, n_seq_max};
 use crate::kv::check_pins;
 use crate::prompt::{self, Head, Moment, Planner, Profile, PromptError, Section, Volatility};
@@ -77,6 +77,8 @@ pub struct ModelPart {
     pub n_vocab: u64,
     pub n_context_train: u64,
     /// Whether sequences share cells and can be cut anywhere; else whole sequences only.
+    /// `rewindable`, `guarded`, `checkpointed` or `opaque`.
+    pub memory: &'static str,
     pub shares: bool,
 }
 
@@ -197,7 +199,9 @@ impl Plan {
         let mut planner = Planner::new(vocab.clone(), model.template(), config.model.name.clone(), profiles.clone())?;
         let heads = planner.pins()?;
         let live = config.profiles.iter().map(|profile| (profile.name.clone(), live_names(profile))).collect();
-        let sums = Sums { config: &config.model, live, facts, n_pins: heads.len(), machine_bytes };
+        let n_seq_max = n_seq_max(config.model.parallel, heads.len(), facts.n_vocab, |n| model.n_ids(n));
+        let n_ids = model.n_ids(n_seq_max);
+        let sums = Sums { config: &config.model, live, facts, n_ids, machine_bytes };
         let n_cells = config.model.context.next_multiple_of(CELLS_STEP);
         let shares = model.memory() == Memory::Rewindable;
 
@@ -229,7 +233,7 @@ impl Plan {
         }
         Ok(Plan {
             fits: misfits.is_empty(),
-            model: sums.model(shares),
+            model: sums.model(model.memory_class()),
             template,
             kv: sums.kv(n_cells),
             profiles: parts,
@@ -282,7 +286,8 @@ struct Sums<'a> {
     /// Of each profile, what stands in front of its questions.
     live: Vec<(String, Vec<String>)>,
     facts: &'a ModelFacts,
-    n_pins: usize,
+    /// Sequence ids of the context.
+    n_ids: usize,
     machine_bytes: u64,
 }
 
@@ -291,7 +296,7 @@ impl Sums<'_> {
         n_tokens as u64 * self.facts.kv_bytes_per_token(self.config.kv_type)
     }
 
-    fn model(&self, shares: bool) -> ModelPart {
+    fn model(&self, class: MemoryClass) -> ModelPart {
         let facts = self.facts;
         ModelPart {
             name: self.config.name.clone(),
@@ -304,7 +309,8 @@ impl Sums<'_> {
             v_head_size: facts.v_head_size,
             n_vocab: facts.n_vocab,
             n_context_train: facts.n_context_train,
-            shares,
+            memory: class.name(),
+            shares: class.memory() == Memory::Rewindable,
         }
     }
 
@@ -377,11 +383,10 @@ impl Sums<'_> {
 
     fn memory(&self, kv_type: KvType, n_cells: usize) -> MemoryPart {
         let n_batch = n_batch(self.config.parallel).min(n_cells) as u64;
-        let n_seq_max = n_seq_max(self.config.parallel, self.n_pins, self.facts.n_vocab) as u64;
         let weights = self.facts.weight_bytes;
         let kv = n_cells as u64 * self.facts.kv_bytes_per_token(kv_type);
         let compute = self.facts.compute_bytes(n_cells as u64, n_batch);
-        let output = self.facts.output_bytes(n_seq_max);
+        let output = self.facts.output_bytes(self.n_ids as u64);
         let total = weights + kv + compute + output;
         MemoryPart { weights, kv, compute, output, total, machine: self.machine_bytes }
     }

@@ -28,7 +28,13 @@ pub trait Model: Send + Sync + 'static {
 
     fn facts(&self) -> &ModelFacts;
     /// How the context of this model can be shared and cut.
-    fn memory(&self) -> Memory;
+    fn memory(&self) -> Memory {
+        self.memory_class().memory()
+    }
+    /// What that rests on, for reports.
+    fn memory_class(&self) -> MemoryClass;
+    /// Ids of the context that `n_seq_max` sequences need: an engine keeps some to itself. At most 256 in all.
+    fn n_ids(&self, n_seq_max: usize) -> usize;
     fn vocab(&self) -> Arc<dyn Vocab>;
     fn template(&self) -> Arc<dyn ChatTemplate>;
 
@@ -40,7 +46,7 @@ pub trait Model: Send + Sync + 'static {
 pub struct ContextOptions {
     /// K/V cells, shared by all sequences.
     pub n_cells: usize,
-    /// Sequence ids, 1..=256.
+    /// Sequences, at least 1; at most as many as 256 ids are enough for, see `Model::n_ids`.
     pub n_seq_max: usize,
     /// Upper number of tokens in one `decode`.
     pub n_batch: usize,
@@ -75,6 +81,38 @@ pub enum Memory {
     Opaque,
 }
 
+/// What kind of memory the weights have, and so what reuse costs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryClass {
+    /// Full attention.
+    Rewindable,
+    /// Layers that see a window only; shared and cut anywhere all the same, for a second owner of each cell.
+    Guarded,
+    /// The state is one value that goes forward only: reused where it was saved.
+    Checkpointed,
+    /// Not proved to be one of these: reused as whole sequences, copied.
+    Opaque,
+}
+
+impl MemoryClass {
+    pub fn memory(self) -> Memory {
+        match self {
+            MemoryClass::Rewindable | MemoryClass::Guarded => Memory::Rewindable,
+            MemoryClass::Checkpointed | MemoryClass::Opaque => Memory::Opaque,
+        }
+    }
+
+    /// As it is spelled in answers and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryClass::Rewindable => "rewindable",
+            MemoryClass::Guarded => "guarded",
+            MemoryClass::Checkpointed => "checkpointed",
+            MemoryClass::Opaque => "opaque",
+        }
+    }
+}
+
 /// What the opened context really has, as opposed to what was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -82,6 +120,7 @@ pub struct Limits {
     pub n_seq_max: usize,
     pub n_batch: usize,
     pub memory: Memory,
+    pub memory_class: MemoryClass,
     /// Whether flash attention was decided on; without it idle cells cost far more.
     pub flash_attention: bool,
     /// Whether windowed layers, where the model has some, keep all their cells.

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::{
-    Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, Model, ModelFacts, SeqId,
-    Vocab,
+    Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, MemoryClass, Model,
+    ModelFacts, SeqId, Vocab,
 };
 use crate::request::{Sampling, Token};
 
@@ -170,11 +170,16 @@ impl Model for SimulatedModel {
         &self.facts
     }
 
-    fn memory(&self) -> Memory {
+    fn memory_class(&self) -> MemoryClass {
         match self.attention {
-            Attention::Full => Memory::Rewindable,
-            Attention::Window(_) | Attention::Recurrent => Memory::Opaque,
+            Attention::Full => MemoryClass::Rewindable,
+            Attention::Window(_) => MemoryClass::Opaque,
+            Attention::Recurrent => MemoryClass::Checkpointed,
         }
+    }
+
+    fn n_ids(&self, n_seq_max: usize) -> usize {
+        n_seq_max
     }
 
     fn vocab(&self) -> Arc<dyn Vocab> {
@@ -195,6 +200,7 @@ impl Model for SimulatedModel {
                 n_seq_max: options.n_seq_max,
                 n_batch: options.n_batch,
                 memory: self.memory(),
+                memory_class: self.memory_class(),
                 flash_attention: true,
                 swa_full: false,
                 n_piece_max: match self.memory() {

@@ -44,11 +44,19 @@ pub(super) fn table(plan: &Plan, format: Format) -> String {
 }
 
 fn model(model: &ModelPart) -> Vec<String> {
-    let class = match model.shares {
-        true => "Share and cut anywhere: conversations stand on a common beginning without a copy of it.",
-        false => {
-            "Whole sequences only, until other tiers exist: a conversation is reused if it goes on, each one copies its \
-             profile."
+    let class = match model.memory {
+        "rewindable" => "Share and cut anywhere: conversations stand on a common beginning without a copy of it.",
+        "guarded" => {
+            "Share and cut anywhere: conversations stand on a common beginning without a copy of it. Windowed layers keep all \
+             cells for that, and each sequence needs a second id."
+        }
+        "checkpointed" => {
+            "Whole sequences only: the state goes forward alone, so a conversation is reused where it was saved, and each one \
+             copies its profile."
+        }
+        _ => {
+            "Whole sequences only: a conversation is reused if it goes on, and each one copies its profile. This architecture \
+             is not proved to share."
         }
     };
     vec![

@@ -95,6 +95,7 @@ fn a_plan_can_be_read_by_programs() {
         "v_head_size": 4,
         "n_vocab": 259,
         "n_context_train": 1048576,
+        "memory": "rewindable",
         "shares": true
       },
       "template": {

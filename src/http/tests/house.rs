@@ -35,7 +35,7 @@ async fn warming_shows_how_far_it_is() {
     let running = start(script(vec![pin("house", 3_000), pin("kids", 500)], 400)).await;
     let reply = running.get("/ready").await;
     assert_eq!(reply.status, 503);
-    insta::assert_snapshot!(reply.body, @r#"{"status":"warming","pins":[{"name":"house","tokens":3000,"done":3000,"warm":true},{"name":"kids","tokens":3000,"done":500,"warm":false}],"tokens_per_second":400,"seconds_left":7}"#);
+    insta::assert_snapshot!(reply.body, @r#"{"status":"warming","memory":null,"pins":[{"name":"house","tokens":3000,"done":3000,"warm":true},{"name":"kids","tokens":3000,"done":500,"warm":false}],"tokens_per_second":400,"seconds_left":7}"#);
     let unmeasured = start(script(vec![pin("kids", 0)], 0)).await.get("/ready").await;
     assert_eq!(unmeasured.json()["seconds_left"], json!(null));
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hob::engine::{
-    Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, Model, ModelFacts, SeqId,
-    Vocab,
+    Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, MemoryClass, Model,
+    ModelFacts, SeqId, Vocab,
 };
 use hob::request::{Sampling, Token};
 
@@ -34,8 +34,12 @@ impl<M: Model> Model for Recording<M> {
         self.model.facts()
     }
 
-    fn memory(&self) -> Memory {
-        self.model.memory()
+    fn memory_class(&self) -> MemoryClass {
+        self.model.memory_class()
+    }
+
+    fn n_ids(&self, n_seq_max: usize) -> usize {
+        self.model.n_ids(n_seq_max)
     }
 
     fn vocab(&self) -> Arc<dyn Vocab> {
