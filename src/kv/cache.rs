@@ -188,6 +188,7 @@ impl Cache {
             match ghost.why {
                 Lost::Evicted => MissCause::Evicted,
                 Lost::TooLarge => MissCause::TooLarge,
+                Lost::Failed => MissCause::RestoreFailed,
             }
         } else if n_hit == 0 {
             MissCause::Cold

@@ -23,6 +23,8 @@ pub(super) enum Lost {
     Evicted,
     /// It never fitted below the cells.
     TooLarge,
+    /// It was saved, and what it stands behind could not be brought back.
+    Failed,
 }
 
 /// Tokens that had to be computed, and the bytes by which RAM was too small for them.

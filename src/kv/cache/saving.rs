@@ -10,7 +10,7 @@ use super::{Cache, Store};
 use crate::engine::{Engine, SeqId};
 use crate::kv::ghosts::Lost;
 use crate::kv::segment::{Kept, Piece, Segment, SegmentKey};
-use crate::kv::tiers::{Gone, NoRoom};
+use crate::kv::tiers::{Gone, GoneCause, NoRoom};
 use crate::kv::tree::NodeId;
 use crate::kv::value::Reuse;
 use crate::request::{Owner, Token};
@@ -308,7 +308,8 @@ impl Cache {
     pub(super) fn settle(&mut self) {
         for mut gone in self.tiers.take_gone() {
             if let Some(lost) = gone.lost.take() {
-                self.ghosts.remember(gone.owner, &lost, Lost::Evicted, gone.n_tokens, gone.n_bytes);
+                let why = if gone.cause == GoneCause::Failed { Lost::Failed } else { Lost::Evicted };
+                self.ghosts.remember(gone.owner, &lost, why, gone.n_tokens, gone.n_bytes);
             }
             self.gone.push(gone);
         }
