@@ -20,10 +20,7 @@ use crate::http::{BindError, House, Server};
 use crate::prompt::{Head, Layout, PlanFailure, Planned, Planner, PlannerHandle, Profile, PromptError, Spoken};
 use crate::request::Request;
 use crate::scheduler::{self, Pin, SchedulerHandle, StartError, Status, Submission, SubmitError};
-use crate::telemetry::{self, Store, TelemetryHandle};
-
-/// In the state folder: what was learnt of how clients' prompts change. Private text.
-const LAYOUT: &str = "layout";
+use crate::telemetry::{self, ReadError, RequestRow, Store, TelemetryHandle, Wanted};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
@@ -50,6 +47,7 @@ pub struct Daemon {
 struct Rooms {
     planner: PlannerHandle,
     scheduler: SchedulerHandle,
+    telemetry: TelemetryHandle,
     models: Vec<String>,
     n_vocab: usize,
 }
@@ -95,7 +93,7 @@ impl Daemon {
         let mut planner = planner.with_layout(Layout {
             mode: config.layout.mode,
             n_context_tokens: config.model.context,
-            file: Some(config.state_folder.join(LAYOUT)).filter(|file| file.is_absolute()),
+            file: Some(config.layout_file()).filter(|file| file.is_absolute()),
         });
         let pins = pins(&mut planner)?.into_iter().map(|head| Pin { name: head.name, prompt: head.prompt }).collect();
         let (planner_door, inbox) = PlannerHandle::new(config.server.queue);
@@ -121,7 +119,13 @@ impl Daemon {
 
         // Nothing above writes a file: a start that is refused leaves none behind.
         let telemetry = start_telemetry(config, records)?;
-        let rooms = Rooms { planner: planner_door, scheduler: scheduler_door, models, n_vocab };
+        let rooms = Rooms {
+            planner: planner_door,
+            scheduler: scheduler_door,
+            telemetry: telemetry_door.clone(),
+            models,
+            n_vocab,
+        };
         let threads = Threads { telemetry_door, planner, scheduler, telemetry };
         Ok(Daemon { server, rooms: Arc::new(rooms), threads })
     }
@@ -191,6 +195,10 @@ impl House for Rooms {
 
     fn status(&self) -> Status {
         self.scheduler.status()
+    }
+
+    fn requests(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<RequestRow>, ReadError>> {
+        Box::pin(self.telemetry.rows(wanted))
     }
 
     fn models(&self) -> Vec<String> {

@@ -84,6 +84,17 @@ fn sections(stats: &Stats) -> Vec<(&'static str, Vec<String>)> {
         let saved = format!("{seconds:.1} s: the reused tokens at the median prefill speed, {median:.1} tokens/s");
         sections.push(("saved", vec![saved]));
     }
+    let layout = &stats.layout;
+    let mut lines = Vec::new();
+    if layout.saved > 0 {
+        let seconds = layout.seconds_saved.map(|seconds| format!(", {seconds:.1} s of the saved ones"));
+        let n_saved = grouped(layout.saved);
+        lines.push(format!("{n_saved} of the reused tokens as sent would be computed{}", seconds.unwrap_or_default()));
+    }
+    if layout.offered > 0 {
+        lines.push(format!("{} more would be reused if what changes might move (observed)", grouped(layout.offered)));
+    }
+    sections.push(("layout", lines));
     let causes = stats.causes.iter().map(|count| {
         let (n_computed, requests) = (grouped(count.n_computed), counted(count.n_requests, "request"));
         format!("{:<12} {n_computed:>10} tokens computed in {requests}", count.cause)
@@ -141,7 +152,7 @@ mod tests {
         {
             let n_computed = 2_402 - n_reused_cells;
             handle.record(Record::Request(RequestRecord {
-                label: Label { id: "r".to_owned(), client: "127.0.0.1".to_owned(), profile: None, dialect: "openai" },
+                label: Label { id: "r".to_owned(), client: "127.0.0.1".to_owned(), profile: None, dialect: "openai", plan: None },
                 n_prompt: 2_402,
                 n_reused_cells,
                 n_computed,

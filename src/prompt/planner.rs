@@ -14,10 +14,13 @@ use super::kept::Kept;
 use super::landing::Landing;
 use super::live::{Fit, Input, Laid, Mode};
 use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, part_live};
+use super::regions::{self, Region, Regions};
 use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
-use super::{Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Volatility, clock, refused};
+use super::{
+    Command, Gain, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Section, Volatility, clock, refused,
+};
 use crate::engine::{ChatTemplate, Special, Vocab};
 use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};
 
@@ -32,6 +35,7 @@ pub struct Planner {
     heads: Heads,
     layout: Layout,
     kept: Kept,
+    is_stored: bool,
 }
 
 /// How clients' own prompts are laid out.
@@ -67,6 +71,7 @@ impl Planner {
             controls,
             layout: Layout { mode: LayoutMode::Off, n_context_tokens: usize::MAX, file: None },
             kept: Kept::load(None),
+            is_stored: false,
         };
         if planner.tools_by_fallback() {
             tracing::info!("the chat template has no place for tools: they are written into the system text");
@@ -78,6 +83,12 @@ impl Planner {
     pub fn with_layout(mut self, layout: Layout) -> Planner {
         self.kept = Kept::load(layout.file.clone());
         self.layout = layout;
+        self
+    }
+
+    /// For requests that were written down at some other time: what has the form of a clock is one, whatever it says.
+    pub fn for_stored_requests(mut self) -> Planner {
+        self.is_stored = true;
         self
     }
 
@@ -109,7 +120,8 @@ impl Planner {
     fn plan_with(&mut self, request: &Request, now: &Moment, mode: Mode, fit: Fit) -> Result<Planned, PromptError> {
         let started = Instant::now();
         let house = self.house(&request.model)?;
-        let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, .. } = self;
+        let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, is_stored, .. } = self;
+        let is_stored = *is_stored;
         let house = house.map(|house_idx| &houses[house_idx]);
         let own_tools = !request.tools.is_empty() && house.is_none_or(|house| house.tools != request.tools);
         let tools = house.filter(|_| !own_tools).map_or(&request.tools, |house| &house.tools);
@@ -120,6 +132,10 @@ impl Planner {
         // Before anything moves, so that an error names the client's own message.
         let guarded = controls.guard_messages(&request.messages)?;
         let count_tokens = |text: &str| vocab.tokenize(text, Special::Text).len();
+        let is_clock = |line: &str, now| match is_stored {
+            true => clock::stored_kind(line).is_some(),
+            false => clock::kind(line, now).is_some(),
+        };
         let laid = match mode {
             Mode::Off => Laid::untouched(&request.messages),
             _ => kept.live().lay(&Input {
@@ -134,17 +150,17 @@ impl Planner {
                 zone: now.zone(),
                 n_context_tokens: layout.n_context_tokens,
                 count_tokens: &count_tokens,
-                is_clock: &|line, now| clock::kind(line, now).is_some(),
+                is_clock: &is_clock,
             }),
         };
-        let messages = match &laid.messages {
+        let client_messages = match &laid.messages {
             Cow::Borrowed(_) => guarded,
             Cow::Owned(messages) => controls.guard_messages(messages)?,
         };
         let rules = Rules { landing: *landing, by_fallback, tools: toolset };
         let Arrangement { messages, mut sections, ends } = match house {
-            Some(house) => arrange_for_house(house, &messages, own_tools, &rules),
-            None => arrange_own(&messages, &rules),
+            Some(house) => arrange_for_house(house, &client_messages, own_tools, &rules),
+            None => arrange_own(&client_messages, &rules),
         };
         part_live(&mut sections, &laid.messages, &laid.live);
         let arranged = Instant::now();
@@ -167,9 +183,29 @@ impl Planner {
                 sections[end.section_idx].cut = Some(cut);
             }
         }
+        let Regions { regions, place } = regions::Prompt {
+            text: &text,
+            tokens: &tokens,
+            sections: &sections,
+            arranged: &messages,
+            messages: &client_messages,
+            live: &laid.live,
+            tools_in_text: by_fallback,
+            place: laid.gain.as_ref().map(|gain| gain.n_bytes_before),
+        }
+        .regions(tokeniser);
+        let n_moved_tokens = laid.gain.as_ref().and_then(|gain| gain.n_moved_tokens);
+        let gain = place.map(|from| Gain {
+            from,
+            // What stands in front of the turns would have been there without what moves.
+            to: n_moved_tokens.map(|n_moved| n_head_tokens(&sections, &regions).saturating_sub(n_moved)),
+        });
         Ok(Planned {
             prompt: TokenPrompt { tokens, cuts },
+            mode,
             sections,
+            regions,
+            gain,
             profile: house.map(|house| house.name.clone()),
             moved: laid.moved,
             n_gained_bytes: laid.n_gained_bytes,
@@ -254,4 +290,10 @@ impl Planner {
         }
         Ok(found)
     }
+}
+
+/// Tokens in front of the conversation's turns.
+fn n_head_tokens(sections: &[Section], regions: &[Region]) -> usize {
+    let is_head = |region: &&Region| sections[region.section_idx].class < Volatility::Turn;
+    regions.iter().take_while(is_head).last().map_or(0, |region| region.end)
 }

@@ -3,6 +3,7 @@
 mod layout;
 mod live;
 mod properties;
+mod regions;
 mod typed;
 
 use std::path::Path;
