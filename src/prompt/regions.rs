@@ -110,7 +110,9 @@ impl Walk<'_> {
                 let n_bytes = n_left.unwrap_or(section.n_bytes);
                 if let Some(place) = place.filter(|_| section.name == "client system") {
                     let n_before = section.n_bytes - n_bytes;
-                    if (n_before..=section.n_bytes).contains(&place) {
+                    // Behind all that stays there may have been an empty line.
+                    let place = place.min(section.n_bytes);
+                    if place >= n_before && self.place.is_none_or(|_| place > n_before) {
                         self.place = Some((start + used + place - n_before).min(end));
                     }
                 }

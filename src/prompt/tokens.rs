@@ -83,7 +83,8 @@ impl Tokeniser {
                 if byte >= range.start {
                     n_passed = n_stretch;
                 }
-                let n_wanted = self.controls.restore(&text[start..byte.max(start)]).len();
+                let end = (start..=byte.max(start)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(start);
+                let n_wanted = self.controls.restore(&text[start..end]).len();
                 while n_passed < n_stretch && n_bytes < n_wanted {
                     piece.clear();
                     self.vocab.piece(stretch[n_passed], &mut piece);

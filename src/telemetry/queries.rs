@@ -448,6 +448,11 @@ mod tests {
             seconds_saved: Some(
                 11.436,
             ),
+            layout: LayoutStats {
+                saved: 0,
+                seconds_saved: None,
+                offered: 0,
+            },
             causes: [
                 CauseCount {
                     cause: "diverged",

@@ -393,8 +393,8 @@ pub(super) mod tests {
             }
         }
         insta::assert_snapshot!(rows, @"
-        requests: row=1 at_ms=1000 id=r1 client=127.0.0.1 profile=house dialect=openai n_prompt=1000 n_reused_cells=900 n_reused_ram=0 n_reused_disk=0 n_computed=100 n_generated=11 queue_ms=5.0 ttft_ms=520.0 prefill_ms=500.0 decode_ms=2000.0 prefill_tokens_per_s=200.0 decode_tokens_per_s=5.0 finish=stop cause=appended miss_at=900
-        requests: row=2 at_ms=2000 id=r1 client=127.0.0.1 profile=NULL dialect=openai n_prompt=1000 n_reused_cells=900 n_reused_ram=0 n_reused_disk=0 n_computed=100 n_generated=1 queue_ms=5.0 ttft_ms=NULL prefill_ms=0.0 decode_ms=2000.0 prefill_tokens_per_s=NULL decode_tokens_per_s=NULL finish=stop cause=appended miss_at=900
+        requests: row=1 at_ms=1000 id=r1 client=127.0.0.1 profile=house dialect=openai n_prompt=1000 n_reused_cells=900 n_reused_ram=0 n_reused_disk=0 n_computed=100 n_generated=11 queue_ms=5.0 ttft_ms=520.0 prefill_ms=500.0 decode_ms=2000.0 prefill_tokens_per_s=200.0 decode_tokens_per_s=5.0 finish=stop cause=appended miss_at=900 layout=NULL n_saved=0 n_offered=0 plan=NULL
+        requests: row=2 at_ms=2000 id=r1 client=127.0.0.1 profile=NULL dialect=openai n_prompt=1000 n_reused_cells=900 n_reused_ram=0 n_reused_disk=0 n_computed=100 n_generated=1 queue_ms=5.0 ttft_ms=NULL prefill_ms=0.0 decode_ms=2000.0 prefill_tokens_per_s=NULL decode_tokens_per_s=NULL finish=stop cause=appended miss_at=900 layout=NULL n_saved=0 n_offered=0 plan=NULL
         cells: row=1 at_ms=1000 n_free=60 n_evictable=20 n_pinned=30 n_held=40 n_reserved=7 n_running=2 n_waiting=1
         ");
     }

@@ -184,7 +184,9 @@ impl RequestRow {
         let end = self.plan.as_ref().filter(|_| !is_new).map_or(0, PlanRecord::question_start);
         let tokens = end.saturating_sub(self.miss_at).min(self.n_computed);
         let is_measured = self.n_computed > 0 && self.prefill_ms > 0.0;
-        let seconds = is_measured.then(|| self.prefill_ms / 1_000.0 * tokens as f64 / self.n_computed as f64);
+        let ms = self.prefill_ms * tokens as f64 / self.n_computed.max(1) as f64;
+        // To a millisecond.
+        let seconds = is_measured.then(|| ms.round() / 1_000.0);
         Lost { tokens, seconds }
     }
 
@@ -243,7 +245,93 @@ mod tests {
     #[test]
     fn an_account_keeps_its_names() {
         let json = serde_json::to_string_pretty(&Account::of(row(), 16_384)).unwrap();
-        insta::assert_snapshot!(json, @"");
+        insta::assert_snapshot!(json, @r#"
+        {
+          "id": "r1",
+          "at_ms": 1000,
+          "client": "127.0.0.1",
+          "profile": null,
+          "dialect": "openai",
+          "finish": "stop",
+          "tokens": {
+            "prompt": 1000,
+            "reused": 12,
+            "computed": 988,
+            "generated": 5
+          },
+          "ms": {
+            "queue": 1.0,
+            "ttft": 2000.0,
+            "prefill": 1976.0,
+            "decode": 500.0
+          },
+          "cause": "diverged",
+          "first_computed": {
+            "token": 12,
+            "section": "client system",
+            "class": "session",
+            "section_offset": 12
+          },
+          "lost": {
+            "tokens": 888,
+            "seconds": 1.776
+          },
+          "remedy": null,
+          "plan": {
+            "layout": "safe",
+            "history": "appended",
+            "saved_tokens": 0,
+            "gain_tokens": null,
+            "moved": [
+              {
+                "kind": "clock",
+                "n_bytes": 28,
+                "hash": "5f0c1e2d3b4a",
+                "message": 0,
+                "byte": 0,
+                "to_message": 3
+              }
+            ],
+            "sections": [
+              {
+                "name": "client system",
+                "class": "session",
+                "bytes": 1200,
+                "tokens": 300,
+                "cut": null
+              },
+              {
+                "name": "tools",
+                "class": "fixed",
+                "bytes": 2000,
+                "tokens": 500,
+                "cut": 800
+              },
+              {
+                "name": "history",
+                "class": "turn",
+                "bytes": 90,
+                "tokens": 70,
+                "cut": null
+              },
+              {
+                "name": "question",
+                "class": "turn",
+                "bytes": 60,
+                "tokens": 70,
+                "cut": null
+              },
+              {
+                "name": "live",
+                "class": "live",
+                "bytes": 130,
+                "tokens": 60,
+                "cut": null
+              }
+            ]
+          }
+        }
+        "#);
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) struct House {
     scheduler: SchedulerHandle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl House {
@@ -77,7 +77,7 @@ impl House {
             });
         });
         let (address, scheduler) = address_and_door.recv().expect("the daemon starts");
-        House { address, scheduler, stop: Some(stop), thread: Some(thread), _folder: folder }
+        House { address, scheduler, stop: Some(stop), thread: Some(thread), folder }
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -140,6 +140,19 @@ impl House {
         // One that refuses early may close before it has read everything; what it says is read all the same.
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
         Exchange { reader: BufReader::new(stream), is_chunked: false, is_over: false, pending: String::new() }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address).unwrap();
+        Exchange { reader: BufReader::new(stream), is_chunked: false, is_over: false, pending: String::new() }.reply()
+    }
+
+    /// Telemetry's database, with the log that SQLite keeps beside it.
+    pub(crate) fn database_files(&self) -> Vec<PathBuf> {
+        let files = ["hob.sqlite", "hob.sqlite-wal"].map(|name| self.folder.path().join(name));
+        files.into_iter().filter(|file| file.exists()).collect()
     }
 
     pub(crate) fn ask(&self, body: &Value) -> Reply {

@@ -77,7 +77,22 @@ fn printed(config: &Config, id: &str, format: Format) -> String {
 #[test]
 fn a_slow_answer_is_explained_with_its_remedy() {
     let (_folder, config) = house();
-    insta::assert_snapshot!(printed(&config, "last", Format::Plain).replace("1 s ago", "0 s ago"), @"");
+    insta::assert_snapshot!(printed(&config, "last", Format::Plain).replace("1 s ago", "0 s ago"), @r#"
+    request   r2
+              0 s ago, from 127.0.0.1 (openai): stop
+    tokens    12 of 1,530 reused, the first token after 6.1 s
+              1,518 computed in 6.1 s
+    cause     diverged: something in front of the conversation differs from what is held
+    where     the first computed token is number 12, 12 tokens into client system
+    lost      1,488 tokens in front of the newest turn, 6.0 s
+    layout    observe: moving would have saved 1,368 tokens
+              clock, 28 bytes (5f0c1e2d3b4a), from messages[0], byte 0, would move
+              item, 1,204 bytes (5f0c1e2d3b4a), from messages[0], byte 90, would move
+    sections  client system  session      800 tokens    3,100 bytes
+              tools          fixed        700 tokens    2,400 bytes  cut at 1,500
+              question       turn          30 tokens       40 bytes
+    remedy    layout.mode = "safe"   # would have saved 1,368 tokens
+    "#);
     let coloured = printed(&config, "last", Format::Coloured).replace("1 s ago", "0 s ago");
     let plain = printed(&config, "r2", Format::Plain).replace("1 s ago", "0 s ago");
     assert_eq!(coloured.replace("\x1b[1m", "").replace("\x1b[0m", ""), plain);

@@ -128,7 +128,40 @@ async fn telemetry_gets_the_plan_without_its_text() {
     let reply = running.exchange(&chat_bytes(GOOD.as_bytes(), "x-hob-layout: safe\r\nConnection: close\r\n")).await;
     assert_eq!(reply.status, 200);
     let plan = running.next_submission().await.label.plan.expect("each request has a plan");
-    insta::assert_snapshot!(serde_json::to_string_pretty(&*plan).unwrap(), @"");
+    insta::assert_snapshot!(serde_json::to_string_pretty(&*plan).unwrap(), @r#"
+    {
+      "layout": "safe",
+      "history": "untouched",
+      "sections": [
+        {
+          "name": "client system",
+          "class": "session",
+          "n_bytes": 40,
+          "cut": null
+        }
+      ],
+      "regions": [
+        {
+          "section": 0,
+          "end": 12
+        }
+      ],
+      "moved": [
+        {
+          "kind": "clock",
+          "n_bytes": 8,
+          "hash": "341f3bae7efc",
+          "message": 0,
+          "byte": 0,
+          "to_message": 1
+        }
+      ],
+      "gain": {
+        "from": 4,
+        "to": null
+      }
+    }
+    "#);
 }
 
 #[tokio::test(start_paused = true)]

@@ -115,7 +115,7 @@ async fn requests_are_told_newest_first_and_found_by_their_id() {
     };
     assert_eq!(ids(running.get("/hob/v1/requests?limit=2").await), ["r59", "r58"]);
     assert_eq!(ids(running.get("/hob/v1/requests").await).len(), 50);
-    insta::assert_snapshot!(running.get("/hob/v1/requests/r7").await.body, @"");
+    insta::assert_snapshot!(running.get("/hob/v1/requests/r7").await.body, @r#"{"id":"r7","at_ms":1796069170000,"client":"127.0.0.1","profile":"house","dialect":"openai","finish":"stop","tokens":{"prompt":12,"reused":9,"computed":3,"generated":6},"ms":{"queue":1.5,"ttft":40.0,"prefill":31.0,"decode":120.0},"cause":"appended","first_computed":{"token":9,"section":null,"class":null,"section_offset":null},"lost":{"tokens":0,"seconds":0.0},"remedy":null,"plan":null}"#);
     let unknown = running.get("/hob/v1/requests/r70").await;
     assert_eq!((unknown.status, &unknown.json()["error"]["code"]), (404, &json!("unknown_request")));
     for limit in ["0", "1001", "many", ""] {

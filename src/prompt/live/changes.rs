@@ -92,7 +92,7 @@ mod tests {
         check(&text("a: 1", "b: 1"), &text("a: 1", "b: 2"), Some(&[(79, "b: 1", "b: 2")]));
         check(&text("a: 1", ""), &text("a: 1", "new: 1"), Some(&[(79, "", "new: 1")]));
         check(&text("a: 1", "gone: 1"), &text("a: 1", ""), Some(&[(78, "gone: 1", "")]));
-        check(&text("gone: 1", "b: 1"), &text("", "b: 1"), Some(&[(0, "gone: 1", "")]));
+        check(&text("gone: 1", "b: 1"), &format!("{long}\nb: 1"), Some(&[(0, "gone: 1", "")]));
         check(&text("The time is 1.", "b: 1"), &text("The time is 2.", "b: 1"), Some(&[]));
         check("One thing.", "Something else altogether.", None);
         check("", "", Some(&[]));

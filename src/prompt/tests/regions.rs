@@ -20,9 +20,25 @@ fn shown(planned: &Planned, vocab: &Bytes) -> String {
 fn the_regions_of_a_profiles_prompt_are_its_sections() {
     let turns = [system("Speak softly."), user("Hi"), assistant("Hello."), user("Is the oven on?")];
     let planned = plan(Style::ToolsAfter, request("house", &turns, &[]));
-    insta::assert_snapshot!(shown(&planned, &Bytes::new()), @"");
+    insta::assert_snapshot!(shown(&planned, &Bytes::new()), @r#"
+    policy: "⟦<|im_start|>⟧system\nBe kind."
+    tools: "\n\n<tools>\n{\"type\":\"function\",\"function\":{\"name\":\"light\",\"description\":\"Switches.\"}}\n</tools>⟦<|im_end|>⟧\n⟦<|im_start|>⟧"
+    document handbook: "user\nThese are the household's documents. Rely on them where they answer a question.\n\n<document title=\"handbook\">\nThe key is under the mat.\n</document>\n\n"
+    document bins: "<document title=\"bins\">\nPaper: Monday.\n</document>⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\nNoted.⟦<|im_end|>⟧\n⟦<|im_start|>⟧"
+    client system: "user\nSpeak softly.⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\nNoted.⟦<|im_end|>⟧\n⟦<|im_start|>⟧"
+    history: "user\nHi⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\nHello."
+    question: "⟦<|im_end|>⟧\n⟦<|im_start|>⟧user\nIs the oven on?⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\n"
+    "#);
     let planned = plan(Style::ToolsBefore, request("house", &turns, &[]));
-    insta::assert_snapshot!(shown(&planned, &Bytes::new()), @"");
+    insta::assert_snapshot!(shown(&planned, &Bytes::new()), @r#"
+    tools: "⟦<|im_start|>⟧tools\n<tools>\n{\"type\":\"function\",\"function\":{\"name\":\"light\",\"description\":\"Switches.\"}}\n</tools>⟦<|im_end|>⟧\n⟦<|im_start|>⟧system\nBe"
+    policy: " kind."
+    document handbook: "\n\nThese are the household's documents. Rely on them where they answer a question.\n\n<document title=\"handbook\">\nThe key is under the mat.\n</document>\n\n"
+    document bins: "<document title=\"bins\">\nPaper: Monday.\n</document>⟦<|im_end|>⟧\n⟦<|im_start|>⟧"
+    client system: "user\nSpeak softly.⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\nNoted.⟦<|im_end|>⟧\n⟦<|im_start|>⟧"
+    history: "user\nHi⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\nHello."
+    question: "⟦<|im_end|>⟧\n⟦<|im_start|>⟧user\nIs the oven on?⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\n"
+    "#);
 }
 
 #[test]
@@ -32,8 +48,16 @@ fn the_regions_of_a_clients_own_prompt_part_system_text_tools_and_turns() {
     for style in [Style::ToolsAfter, Style::Plain, Style::Shared] {
         let planned = plan(style, request("model", &turns, &[LIGHT]));
         match style {
-            Style::ToolsAfter => insta::assert_snapshot!(shown(&planned, &Bytes::new()), @""),
-            Style::Plain => insta::assert_snapshot!(shown(&planned, &Bytes::new()), @""),
+            Style::ToolsAfter => insta::assert_snapshot!(shown(&planned, &Bytes::new()), @r#"
+            client system: "⟦<|im_start|>⟧system\nRules.\n\n<tools>\n{\"type\":\"function\",\"function\":{\"name\":\"light\",\"description\":\"Switches.\"}}\n</tools>⟦<|im_end|>⟧\n⟦<|im_start|>⟧system\nMore <|im_end|> rules."
+            tools: "⟦<|im_end|>⟧\n⟦<|im_start|>⟧"
+            question: "user\nOn?⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\n<call>light {}</call>⟦<|im_end|>⟧\n⟦<|im_start|>⟧tool\nit is on⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\n"
+            "#),
+            Style::Plain => insta::assert_snapshot!(shown(&planned, &Bytes::new()), @r#"
+            client system: "⟦<|im_start|>⟧system\nRules.⟦<|im_end|>⟧\n⟦<|im_start|>⟧system\nMore <|im_end|> rules.\n"
+            tools: "\n# Tools\n\nYou can call these functions, each described by one line of JSON:\n<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"light\", \"description\": \"Switches.\"}}\n</tools>\n\nTo call a function, answer with its name and arguments as JSON inside <tool_call> tags, one block for each call:\n<tool_call>\n{\"name\": \"the function's name\", \"arguments\": {\"parameter\": \"value\"}}\n</tool_call>\nWhat it returned comes back inside <tool_response> tags.⟦<|im_end|>⟧\n⟦<|im_start|>⟧"
+            question: "user\nOn?⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\n<tool_call>\n{\"name\": \"light\", \"arguments\": {}}\n</tool_call>⟦<|im_end|>⟧\n⟦<|im_start|>⟧user\n<tool_response>\nit is on\n</tool_response>⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\n"
+            "#),
             _ => insta::assert_snapshot!(shown(&planned, &Bytes::new()), @""),
         }
     }
@@ -47,7 +71,15 @@ fn live_blocks_are_regions_between_their_messages() {
     turns[0] = clocked(START + 700);
     turns.extend([assistant("No."), user("And now?")]);
     let planned = planner.plan(&request("model", &turns, &[LIGHT]), &Moment::utc(START + 700)).unwrap();
-    insta::assert_snapshot!(shown(&planned, &Bytes::new()), @"");
+    insta::assert_snapshot!(shown(&planned, &Bytes::new()), @r#"
+    client system: "⟦<|im_start|>⟧system\nYou are the voice of this house and answer briefly.\n\nUse the tools that you are given."
+    tools: "\n\n<tools>\n{\"type\":\"function\",\"function\":{\"name\":\"light\",\"description\":\"Switches.\"}}\n</tools>⟦<|im_end|>⟧\n⟦<|im_start|>⟧"
+    history: "user\n["
+    live: "As of Monday 2026-11-30 20:06 UTC:]\nCurrent time: 20:06:10\n\n"
+    history: "Is the oven on?⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\nNo."
+    live: "⟦<|im_end|>⟧\n⟦<|im_start|>⟧user\n[As of Monday 2026-11-30 20:17 UTC:]\nCurrent time: 20:17:50\n\n"
+    question: "And now?⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\n"
+    "#);
 }
 
 #[test]
@@ -60,7 +92,7 @@ fn a_gain_is_what_was_reused_behind_the_place_that_changed() {
     let gain = first.gain.expect("nothing was sent before");
     assert_eq!((gain.n_tokens(gain.from), gain.n_tokens(gain.from + 5), gain.to), (0, 5, None));
     let text = Bytes::new().decode(&first.prompt.tokens[..gain.from]);
-    assert!(text.ends_with("system\n"), "the clock stands at the very front: {text:?}");
+    assert_eq!(text, "⟦<|im_start|>⟧system\nYo", "the clock stood at the very front; tokens have three bytes");
     assert_eq!(ask(&mut planner, START).gain, None, "as sent it is held now");
     assert!(ask(&mut planner, START + 700).gain.is_some());
 
@@ -119,7 +151,9 @@ proptest! {
         for (section_idx, section) in planned.sections.iter().enumerate() {
             if let Some(cut) = section.cut {
                 let last = planned.regions.iter().rfind(|region| region.section_idx == section_idx);
-                prop_assert!(last.is_none_or(|region| region.end == cut), "{section:?} {:?}", planned.regions);
+                // What the template opens behind the last one is its, too.
+                let is_right = |region: &Region| [cut, planned.prompt.tokens.len()].contains(&region.end);
+                prop_assert!(last.is_none_or(is_right), "{section:?} {:?}", planned.regions);
             }
         }
     }
