@@ -64,7 +64,8 @@ pub fn run(bodies: &[PathBuf], config: Result<Config, String>) -> Result<Report,
         requests.push(request);
     }
     let findings = lint(&requests);
-    let mut report = Report { findings: findings.iter().map(|found| part(found, bodies)).collect(), skipped: Vec::new() };
+    let mut report =
+        Report { findings: findings.iter().map(|found| part(found, bodies)).collect(), skipped: Vec::new() };
     match config.and_then(|config| template(&config)) {
         Ok((path, text)) => report.findings.extend(template_date(path, &text)),
         Err(reason) => report.skipped.push(format!("the chat template: {reason}")),

@@ -131,7 +131,8 @@ mod tests {
 
     use super::*;
     use crate::telemetry::{
-        CellsRecord, EvictionRecord, GainRecord, Label, PlanRecord, Record, RequestRecord, Store, TelemetryHandle, inbox,
+        CellsRecord, EvictionRecord, GainRecord, Label, PlanRecord, Record, RequestRecord, Store, TelemetryHandle,
+        inbox,
     };
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);

@@ -155,7 +155,9 @@ fn meaning(cause: &str) -> &'static str {
         "evicted" => "it was held, and its room was needed",
         "diverged" => "something in front of the conversation differs from what is held",
         "trimmed" => "the client left out or rewrote some of its history, or records of it are lost",
-        "layout" => "what changes was said anew, for a text that stays is another one or the old blocks took too much room",
+        "layout" => {
+            "what changes was said anew, for a text that stays is another one or the old blocks took too much room"
+        }
         "checkpoint" => "it is held, but this kind of model can reuse whole conversations only",
         _ => "this hob has no words for it",
     }

@@ -160,14 +160,13 @@ impl Look<'_> {
         if was == is {
             return;
         }
-        let is_known = |line: &str| {
-            clock::looks_like_clock(line) || clock::looks_like_nonce(line) || holds_uuid(line)
-        };
+        let is_known = |line: &str| clock::looks_like_clock(line) || clock::looks_like_nonce(line) || holds_uuid(line);
         let Some(changes) = changes::changes(&was, &is, &is_known) else { return };
         // Without a changed block and with nothing that is known to change, it is the gaps between blocks.
         let has_known = is.iter().any(|text| text.lines().any(is_known));
         if changes.is_empty() && !has_known {
-            let text_idx = was.iter().zip(&is).take_while(|(was, is)| was == is).count().min(is.len().saturating_sub(1));
+            let text_idx =
+                was.iter().zip(&is).take_while(|(was, is)| was == is).count().min(is.len().saturating_sub(1));
             let (was, is) = (was.get(text_idx).unwrap_or(&""), is.get(text_idx).unwrap_or(&""));
             let byte = is.char_indices().zip(was.chars()).take_while(|((_, is), was)| is == was).count();
             let byte = is.char_indices().nth(byte).map_or(is.len(), |(at, _)| at);
@@ -288,7 +287,9 @@ fn counts(before: &str, after: &str) -> bool {
     let mut differing = before.iter().zip(&after).filter(|(was, is)| was != is);
     let number = |word: &String| word.parse::<u64>().ok();
     before.len() == after.len()
-        && differing.next().is_some_and(|(was, is)| number(was).and_then(|n| n.checked_add(1)) == Some(number(is).unwrap_or(0)))
+        && differing
+            .next()
+            .is_some_and(|(was, is)| number(was).and_then(|n| n.checked_add(1)) == Some(number(is).unwrap_or(0)))
         && differing.next().is_none()
 }
 
@@ -375,7 +376,10 @@ mod tests {
         check("Outside: 19.5", "Outside: 21.5", &["changed"]);
         // Named once for each request, and not as changed again.
         check("Current time: 08:06", "Current time: 08:07", &["clock", "clock"]);
-        assert_eq!(kinds(&[request(RULES, &[]), request("You write poems about the sea and nothing else.", &[])]), [] as [&str; 0]);
+        assert_eq!(
+            kinds(&[request(RULES, &[]), request("You write poems about the sea and nothing else.", &[])]),
+            [] as [&str; 0]
+        );
         assert_eq!(kinds(&[request(RULES, &[]), request(&RULES.replace('\n', "\n\n"), &[])]), ["white_space"]);
         let found = lint(&[with("Lamp: on"), with("Lamp: off")]).remove(0);
         assert_eq!((found.before.as_deref(), found.text.as_str()), (Some("Lamp: on"), "Lamp: off"));

@@ -120,7 +120,8 @@ impl Planner {
     fn plan_with(&mut self, request: &Request, now: &Moment, mode: Mode, fit: Fit) -> Result<Planned, PromptError> {
         let started = Instant::now();
         let house = self.house(&request.model)?;
-        let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, is_stored, .. } = self;
+        let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, is_stored, .. } =
+            self;
         let is_stored = *is_stored;
         let house = house.map(|house_idx| &houses[house_idx]);
         let own_tools = !request.tools.is_empty() && house.is_none_or(|house| house.tools != request.tools);

@@ -61,8 +61,11 @@ impl Prompt<'_> {
             }
             start = end;
         }
-        if let Some(last) = regions.last_mut() {
-            last.end = self.tokens.len();
+        match (regions.last_mut(), walk.ends.last()) {
+            (Some(last), _) => last.end = self.tokens.len(),
+            // White space alone: the template dropped it, and what it wrote is the last section's.
+            (None, Some(&(section_idx, _))) => regions.push(Region { section_idx, end: self.tokens.len() }),
+            (None, None) => {}
         }
         Regions { regions, place: walk.place.map(token_at) }
     }

@@ -140,7 +140,9 @@ pub(super) mod tests {
                 section("question", "turn".into(), 60, None),
                 section("live", "live".into(), 130, None),
             ],
-            regions: [(0, 300), (1, 800), (4, 830), (2, 900), (4, 930), (3, 1_000)].map(|(s, end)| region(s, end)).into(),
+            regions: [(0, 300), (1, 800), (4, 830), (2, 900), (4, 930), (3, 1_000)]
+                .map(|(s, end)| region(s, end))
+                .into(),
             moved: vec![MovedRecord {
                 kind: "clock".into(),
                 n_bytes: 28,

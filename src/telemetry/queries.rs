@@ -158,14 +158,14 @@ impl Reader {
 
     /// The rows of requests that are `wanted`, newest first.
     pub fn rows(&self, wanted: &Wanted) -> Result<Vec<RequestRow>, TelemetryError> {
-        rows_of(&self.connection, wanted)
-            .map_err(|source| TelemetryError::Database { path: self.path.clone(), source })
+        rows_of(&self.connection, wanted).map_err(|source| TelemetryError::Database { path: self.path.clone(), source })
     }
 }
 
 /// See `Reader::rows`.
 pub(super) fn rows_of(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<Vec<RequestRow>> {
-    let columns = "id, at_ms, client, profile, dialect, finish, n_prompt, n_reused_cells + n_reused_ram + n_reused_disk,
+    let columns =
+        "id, at_ms, client, profile, dialect, finish, n_prompt, n_reused_cells + n_reused_ram + n_reused_disk,
         n_computed, n_generated, queue_ms, ttft_ms, prefill_ms, decode_ms, cause, miss_at, plan";
     let read = |row: &Row<'_>| {
         let number = |index| count(row, index).map(|count| count as usize);

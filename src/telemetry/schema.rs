@@ -11,7 +11,8 @@ use super::TelemetryError;
 /// The version of today.
 pub(super) const VERSION: usize = MIGRATIONS.len();
 
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE requests (
     -- Order of arrival.
     row INTEGER PRIMARY KEY,
@@ -92,7 +93,8 @@ CREATE TABLE cells (
     n_waiting INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX cells_at_ms ON cells (at_ms);
-", "
+",
+    "
 -- How the prompt was laid out: off, observe, safe, optimise; NULL: written by a hob that did not say.
 ALTER TABLE requests ADD COLUMN layout TEXT;
 -- Prompt tokens that were reused and as sent would not have been.
@@ -102,7 +104,8 @@ ALTER TABLE requests ADD COLUMN n_offered INTEGER NOT NULL DEFAULT 0;
 -- Sections, what moved, where the gain begins: JSON of names, hashes and counts; NULL: written by a hob that kept none.
 ALTER TABLE requests ADD COLUMN plan TEXT;
 CREATE INDEX requests_id ON requests (id);
-"];
+",
+];
 
 /// The tables that records go to, each with a column `at_ms`.
 pub(super) const TABLES: &[&str] = &["requests", "evictions", "cells"];

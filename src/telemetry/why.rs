@@ -352,7 +352,8 @@ mod tests {
     #[test]
     fn the_remedy_is_a_line_for_the_configuration() {
         let remedy = |cause: &str, layout: &'static str, kind: &'static str| {
-            let mut plan = PlanRecord { layout: layout.into(), gain: Some(GainRecord { from: 12, to: Some(780) }), ..plan() };
+            let mut plan =
+                PlanRecord { layout: layout.into(), gain: Some(GainRecord { from: 12, to: Some(780) }), ..plan() };
             plan.moved[0].kind = kind.into();
             let row = RequestRow { cause: cause.into(), plan: Some(plan), ..row() };
             row.remedy(4_096).map(|remedy| (remedy.line, remedy.saves_tokens))

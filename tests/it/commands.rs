@@ -80,7 +80,8 @@ fn lint_names_what_would_break_reuse_and_ci_can_act_on_it() {
     let clocked = body(&place, "clocked.json", &format!("It is 20:06.\n{RULES}"), &["bin", "light"]);
     let run = |arguments: &[&str]| {
         let output = place.hob(arguments).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap().replace(&place.folder.path().display().to_string(), "HOME");
+        let text =
+            |bytes| String::from_utf8(bytes).unwrap().replace(&place.folder.path().display().to_string(), "HOME");
         (output.status.code(), text(output.stdout), text(output.stderr))
     };
     let (code, stdout, stderr) = run(&["lint", &clean]);
@@ -99,14 +100,42 @@ fn lint_names_what_would_break_reuse_and_ci_can_act_on_it() {
     let (code, stdout, _) = run(&["lint", &clean, &clocked, "--json"]);
     let mut json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((code, json["skipped"].as_array().unwrap().len()), (Some(1), 1));
-    insta::assert_snapshot!(serde_json::to_string_pretty(&json["findings"].take()).unwrap(), @"");
+    insta::assert_snapshot!(serde_json::to_string_pretty(&json["findings"].take()).unwrap(), @r#"
+    [
+      {
+        "kind": "clock",
+        "file": "HOME/clocked.json",
+        "message": 0,
+        "line": 1,
+        "byte": 0,
+        "tool": null,
+        "than": null,
+        "text": "It is 20:06.",
+        "before": null,
+        "bytes_behind": 228
+      },
+      {
+        "kind": "tool_order",
+        "file": "HOME/clocked.json",
+        "message": null,
+        "line": null,
+        "byte": null,
+        "tool": null,
+        "than": "HOME/clean.json",
+        "text": "bin, light",
+        "before": "light, bin",
+        "bytes_behind": 142
+      }
+    ]
+    "#);
     place.is_left_alone();
 }
 
 #[test]
 fn lint_looks_at_a_configured_template_and_works_without_any_configuration() {
     let place = Place::with("model.chat_template = \"chat.jinja\"");
-    std::fs::write(place.folder.path().join("chat.jinja"), "{{ strftime_now('%d %b %Y') }}{{ messages[0].content }}").unwrap();
+    std::fs::write(place.folder.path().join("chat.jinja"), "{{ strftime_now('%d %b %Y') }}{{ messages[0].content }}")
+        .unwrap();
     let clean = body(&place, "clean.json", "Be kind.", &[]);
     let output = place.hob(&["lint", &clean, "--json"]).output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -126,7 +155,11 @@ fn a_body_that_cannot_be_read_is_a_line_and_not_a_finding() {
     let place = Place::with("");
     for (name, bytes, expected) in [
         ("gone.json", None, "hob: HOME/gone.json: cannot be read: No such file or directory"),
-        ("text.json", Some("no body"), "hob: HOME/text.json: is no body of a chat completion: the body is not valid JSON"),
+        (
+            "text.json",
+            Some("no body"),
+            "hob: HOME/text.json: is no body of a chat completion: the body is not valid JSON",
+        ),
         ("empty.json", Some("{}"), "hob: HOME/empty.json: is no body of a chat completion: model: is required"),
     ] {
         let path = place.folder.path().join(name);

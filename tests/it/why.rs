@@ -27,7 +27,8 @@ fn asking(n: usize, question: &str) -> Value {
 fn ask(house: &House) -> Vec<(String, String)> {
     let mut told: Vec<(String, String)> = (1..=5)
         .map(|n| {
-            let reply = house.ask(&asking(n, ["Is the oven on", "And the light", "And now", "Since when", "Why"][n - 1]));
+            let reply =
+                house.ask(&asking(n, ["Is the oven on", "And the light", "And now", "Since when", "Why"][n - 1]));
             assert_eq!(reply.head.status, 200, "{reply:?}");
             let header = |name| reply.head.header(name).expect("each answer has it").to_owned();
             (header("x-request-id"), header("x-hob-cache"))

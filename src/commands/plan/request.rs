@@ -122,7 +122,10 @@ impl RequestPlan {
             let MovedPart { kind, n_bytes, from_message, from_byte, to_message, text } = moved;
             let to = to_message.map_or("would move".to_owned(), |to_message| format!("to messages[{to_message}]"));
             let text = format.dim(text);
-            writeln!(out, "        {kind}, {n_bytes} bytes, from messages[{from_message}], byte {from_byte}, {to}: {text}")?;
+            writeln!(
+                out,
+                "        {kind}, {n_bytes} bytes, from messages[{from_message}], byte {from_byte}, {to}: {text}"
+            )?;
         }
         Ok(())
     }

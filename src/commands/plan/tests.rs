@@ -266,7 +266,7 @@ fn a_stored_request_is_planned_with_its_clock_and_can_be_read() {
     "#);
     assert_eq!(plan.parts.iter().map(|part| part.n_tokens).sum::<usize>(), plan.n_tokens);
     let json: serde_json::Value = serde_json::from_str(&told(Format::Json)).unwrap();
-    insta::assert_snapshot!(json["moved"], @"");
+    insta::assert_snapshot!(json["moved"], @r#"[{"kind":"clock","n_bytes":28,"from_message":0,"from_byte":0,"to_message":1,"text":"The time is 20:06 on Monday."}]"#);
 
     let refused = RequestPlan::of(&config, vec![], &SimulatedModel::new(), b"{}").unwrap_err();
     assert_eq!(refused.to_string(), "model: is required");

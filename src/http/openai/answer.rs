@@ -34,7 +34,8 @@ pub(super) async fn respond(answer: Answer) -> Result<Response, ApiError> {
         "finish_reason": done.finish.name(),
     }]);
     body["usage"] = usage(&done, &plan);
-    let headers = [(header::CONTENT_TYPE, "application/json".to_owned()), (CACHE_HEADER, cache_header(&done.cache, &plan))];
+    let headers =
+        [(header::CONTENT_TYPE, "application/json".to_owned()), (CACHE_HEADER, cache_header(&done.cache, &plan))];
     Ok((headers, body.to_string()).into_response())
 }
 

@@ -124,7 +124,8 @@ impl House for Fake {
                 mode,
                 sections: vec![section],
                 regions: vec![Region { section_idx: 0, end: n_prompt }],
-                gain: (mode != LayoutMode::Off).then_some(Gain { from: 4, to: Some(10).filter(|_| mode == LayoutMode::Observe) }),
+                gain: (mode != LayoutMode::Off)
+                    .then_some(Gain { from: 4, to: Some(10).filter(|_| mode == LayoutMode::Observe) }),
                 profile: Some("house".to_owned()),
                 max_tokens,
                 opening: "assistant\n".to_owned(),

@@ -58,7 +58,11 @@ fn the_regions_of_a_clients_own_prompt_part_system_text_tools_and_turns() {
             tools: "\n# Tools\n\nYou can call these functions, each described by one line of JSON:\n<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"light\", \"description\": \"Switches.\"}}\n</tools>\n\nTo call a function, answer with its name and arguments as JSON inside <tool_call> tags, one block for each call:\n<tool_call>\n{\"name\": \"the function's name\", \"arguments\": {\"parameter\": \"value\"}}\n</tool_call>\nWhat it returned comes back inside <tool_response> tags.⟦<|im_end|>⟧\n⟦<|im_start|>⟧"
             question: "user\nOn?⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\n<tool_call>\n{\"name\": \"light\", \"arguments\": {}}\n</tool_call>⟦<|im_end|>⟧\n⟦<|im_start|>⟧user\n<tool_response>\nit is on\n</tool_response>⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\n"
             "#),
-            _ => insta::assert_snapshot!(shown(&planned, &Bytes::new()), @""),
+            _ => insta::assert_snapshot!(shown(&planned, &Bytes::new()), @r#"
+            client system: "⟦<start_of_turn>⟧system\nRules.\n\n<tools>\n{\"type\":\"function\",\"function\":{\"name\":\"light\",\"description\":\"Switches.\"}}\n</tools>\n\nMore <|im_end|> rules."
+            tools: "⟦<end_of_turn>⟧\n⟦<start_of_turn>⟧user\nO"
+            question: "n?⟦<end_of_turn>⟧\n⟦<start_of_turn>⟧model\n<call>light {}</call>⟦<end_of_turn>⟧\n⟦<start_of_turn>⟧tool\nit is on⟦<end_of_turn>⟧\n⟦<start_of_turn>⟧model\n"
+            "#),
         }
     }
 }
@@ -115,7 +119,8 @@ fn a_slot_that_did_not_change_is_no_gain() {
         let clock = content.lines().next().unwrap();
         system(&format!("request id: 0f8fad5b-d9cb-469f-a165-{id:012}\n{rules}\n{clock}"))
     };
-    let mut ask = |id, now| planner.plan(&request("model", &[text(id, now), user("On?")], &[]), &Moment::utc(now)).unwrap();
+    let mut ask =
+        |id, now| planner.plan(&request("model", &[text(id, now), user("On?")], &[]), &Moment::utc(now)).unwrap();
     let before = |planned: &Planned| {
         let gain = planned.gain.expect("as sent it is new");
         Bytes::new().decode(&planned.prompt.tokens[..gain.from]).contains("strangers")
