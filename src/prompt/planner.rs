@@ -184,6 +184,7 @@ impl Planner {
                 sections[end.section_idx].cut = Some(cut);
             }
         }
+        let tokenised = Instant::now();
         let Regions { regions, place } = regions::Prompt {
             text: &text,
             tokens: &tokens,
@@ -215,9 +216,9 @@ impl Planner {
             opening: tokeniser.opening(&text).to_owned(),
             max_tokens: request.max_tokens.or(house.and_then(|house| house.max_tokens)),
             timings: PlanTimings {
-                plan: arranged - prepared,
+                plan: (arranged - prepared) + tokenised.elapsed(),
                 render: (prepared - started) + (rendered - arranged),
-                tokenise: rendered.elapsed(),
+                tokenise: tokenised - rendered,
             },
         })
     }
