@@ -19,7 +19,7 @@ pub enum LintError {
     #[error("{path}: cannot be read")]
     Read { path: PathBuf, source: io::Error },
     #[error("{path}: is no body of a chat completion")]
-    Body { path: PathBuf, source: BadBody },
+    Body { path: PathBuf, source: Box<BadBody> },
 }
 
 /// What `write` prints.
@@ -60,7 +60,8 @@ pub fn run(bodies: &[PathBuf], config: Result<Config, String>) -> Result<Report,
     let mut requests = Vec::with_capacity(bodies.len());
     for path in bodies {
         let bytes = std::fs::read(path).map_err(|source| LintError::Read { path: path.clone(), source })?;
-        let request = parse_chat(&bytes, "lint").map_err(|source| LintError::Body { path: path.clone(), source })?;
+        let request = parse_chat(&bytes, "lint")
+            .map_err(|source| LintError::Body { path: path.clone(), source: Box::new(source) })?;
         requests.push(request);
     }
     let findings = lint(&requests);

@@ -31,7 +31,7 @@ pub enum PlanError {
     #[error("profiles")]
     Profiles(#[from] PromptError),
     #[error("{}: cannot be planned", path.display())]
-    Request { path: PathBuf, source: RequestError },
+    Request { path: PathBuf, source: Box<RequestError> },
     #[error("{}: cannot be read", path.display())]
     Body { path: PathBuf, source: io::Error },
 }
@@ -58,7 +58,7 @@ pub fn plan_request(config: &Config, body: &Path) -> Result<RequestPlan, PlanErr
     let bytes = std::fs::read(body).map_err(|source| PlanError::Body { path: body.to_owned(), source })?;
     let model = super::model::load_vocabulary(config)?;
     RequestPlan::of(config, profiles, &*model, &bytes)
-        .map_err(|source| PlanError::Request { path: body.to_owned(), source })
+        .map_err(|source| PlanError::Request { path: body.to_owned(), source: Box::new(source) })
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -266,7 +266,8 @@ fn json_change(before: &str, after: &str) -> Option<FindingKind> {
     let (was, is) = (parse(before)?, parse(after)?);
     // Objects are equal whatever the order of their keys; their texts are not.
     let is_same = before != after && was == is;
-    let has_other_order = was.to_string() != is.to_string();
+    let [was, is] = [was, is].map(|json| json.to_string());
+    let has_other_order = was != is;
     is_same.then_some(if has_other_order { FindingKind::KeyOrder } else { FindingKind::WhiteSpace })
 }
 

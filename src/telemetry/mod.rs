@@ -79,7 +79,6 @@ pub struct Inbox {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would cost each record an allocation, and Stop is sent once")]
 enum Command {
     Record(Record),
     Read { wanted: Wanted, reply: oneshot::Sender<rusqlite::Result<Vec<RequestRow>>> },

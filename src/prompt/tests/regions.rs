@@ -132,7 +132,7 @@ fn a_slot_that_did_not_change_is_no_gain() {
 
 fn planned_end(planned: &Planned, name: &str) -> usize {
     let of_section = |region: &&Region| planned.sections[region.section_idx].name == name;
-    planned.regions.iter().filter(of_section).last().unwrap().end
+    planned.regions.iter().rfind(of_section).unwrap().end
 }
 
 proptest! {
