@@ -23,7 +23,8 @@ use tokio::task::JoinHandle;
 use super::{House, Server};
 use crate::config::{self, Listen};
 use crate::prompt::{
-    Cause, Gain, Moved, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken, Volatility,
+    Cause, Gain, Moved, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken, ToolsUse,
+    Volatility,
 };
 use crate::request::{CacheUse, Done, Event, Finish, LayoutMode, MissCause, Request, Timings, Token, TokenPrompt};
 use crate::scheduler::{Status, Submission, SubmitError};
@@ -133,6 +134,7 @@ impl House for Fake {
                 moved: if mode == LayoutMode::Off { Vec::new() } else { vec![moved] },
                 n_gained_bytes: 0,
                 live_cause: Cause::Untouched,
+                tools: ToolsUse::default(),
                 timings: PlanTimings::default(),
             })
         }

@@ -4,6 +4,7 @@ mod layout;
 mod live;
 mod properties;
 mod regions;
+mod tools;
 mod typed;
 
 use std::path::Path;
