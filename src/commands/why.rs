@@ -118,7 +118,11 @@ fn parts(account: &Account, now_ms: i64) -> Vec<(&'static str, Vec<String>)> {
             "untouched" => String::new(),
             history => format!(", history {history}"),
         };
-        let mut lines = vec![format!("{}{history}{worth}", plan.layout)];
+        let tools = match plan.tools.as_str() {
+            "" | "as_sent" => String::new(),
+            tools => format!(", tools {tools}"),
+        };
+        let mut lines = vec![format!("{}{history}{tools}{worth}", plan.layout)];
         lines.extend(plan.moved.iter().map(|moved| moved_line(moved, plan.gain_tokens.is_some())));
         parts.push(("layout", lines));
         let width = plan.sections.iter().map(|section| section.name.chars().count()).max().unwrap_or(0);

@@ -207,6 +207,7 @@ fn record(planned: &Planned) -> PlanRecord {
         regions: planned.regions.iter().map(|r| RegionRecord { section: r.section_idx, end: r.end }).collect(),
         moved: planned.moved.iter().map(moved).collect(),
         gain: planned.gain.map(|gain| GainRecord { from: gain.from, to: gain.to }),
+        tools: planned.tools.order.name().into(),
     }
 }
 

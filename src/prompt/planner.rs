@@ -21,8 +21,8 @@ use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
 use super::{
-    Command, Gain, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Section, ToolsUse, Volatility, calls,
-    clock, refused,
+    Command, Gain, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Section, ToolsUse, Volatility,
+    calls, clock, refused,
 };
 use crate::engine::{ChatTemplate, Special, Vocab};
 use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};

@@ -23,6 +23,9 @@ pub struct PlanRecord {
     /// What left the client's system text, or would in `observe`.
     pub moved: Vec<MovedRecord>,
     pub gain: Option<GainRecord>,
+    /// How the tools stand, or would in `observe`: "as_sent", "as_first_seen", "appended", "prefix", "partly".
+    #[serde(default)]
+    pub tools: Word,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,6 +155,7 @@ pub(super) mod tests {
                 to_message: Some(3),
             }],
             gain: Some(GainRecord { from: 12, to: None }),
+            tools: "as_sent".into(),
         }
     }
 

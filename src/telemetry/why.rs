@@ -103,6 +103,8 @@ pub struct Plan {
     pub layout: String,
     /// What the history was rendered from.
     pub history: String,
+    /// How the tools stand, or would in `observe`.
+    pub tools: String,
     /// Tokens reused that as sent would not have been.
     pub saved_tokens: usize,
     /// In `observe`: tokens that would have been.
@@ -169,6 +171,7 @@ impl Plan {
         Plan {
             layout: plan.layout.to_string(),
             history: plan.history.to_string(),
+            tools: plan.tools.to_string(),
             saved_tokens: if plan.is_observed() { 0 } else { n_gained },
             gain_tokens: plan.is_observed().then_some(n_gained),
             moved: plan.moved.clone(),
@@ -280,6 +283,7 @@ mod tests {
           "plan": {
             "layout": "safe",
             "history": "appended",
+            "tools": "as_sent",
             "saved_tokens": 0,
             "gain_tokens": null,
             "moved": [

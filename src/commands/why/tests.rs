@@ -45,6 +45,7 @@ fn request(id: &str, n_reused_cells: usize, cause: &'static str) -> RequestRecor
         regions: [(0, 800), (1, 1_500), (2, 1_530)].map(|(section, end)| RegionRecord { section, end }).into(),
         moved: vec![moved("clock".into(), 28, 0), moved("item".into(), 1_204, 90)],
         gain: (cause != "cold").then_some(GainRecord { from: 12, to: Some(1_380) }),
+        tools: "as_first_seen".into(),
     };
     RequestRecord {
         label: Label {
@@ -85,7 +86,7 @@ fn a_slow_answer_is_explained_with_its_remedy() {
     cause     diverged: something in front of the conversation differs from what is held
     where     the first computed token is number 12, 12 tokens into client system
     lost      1,488 tokens in front of the newest turn, 6.0 s
-    layout    observe: moving would have saved 1,368 tokens
+    layout    observe, tools as_first_seen: moving would have saved 1,368 tokens
               clock, 28 bytes (5f0c1e2d3b4a), from messages[0], byte 0, would move
               item, 1,204 bytes (5f0c1e2d3b4a), from messages[0], byte 90, would move
     sections  client system  session      800 tokens    3,100 bytes

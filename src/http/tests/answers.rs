@@ -159,7 +159,8 @@ async fn telemetry_gets_the_plan_without_its_text() {
       "gain": {
         "from": 4,
         "to": null
-      }
+      },
+      "tools": "as_sent"
     }
     "#);
 }

@@ -23,8 +23,7 @@ use tokio::task::JoinHandle;
 use super::{House, Server};
 use crate::config::{self, Listen};
 use crate::prompt::{
-    Cause, Gain, Moved, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken, ToolsUse,
-    Volatility,
+    Cause, Gain, Moved, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken, ToolsUse, Volatility,
 };
 use crate::request::{CacheUse, Done, Event, Finish, LayoutMode, MissCause, Request, Timings, Token, TokenPrompt};
 use crate::scheduler::{Status, Submission, SubmitError};
