@@ -29,10 +29,7 @@ use crate::prompt::{
 use crate::request::Request;
 use crate::scheduler::{self, Pin, SchedulerHandle, StartError, Status, Submission, SubmitError};
 use crate::sources::{Readings, Sources};
-use crate::telemetry::{self, DocumentRow, Store, TelemetryHandle};
-
-/// In the state folder: what was learnt of how clients' prompts change. Private text.
-const LAYOUT: &str = "layout";
+use crate::telemetry::{self, DocumentRow, ReadError, RequestRow, Store, TelemetryHandle, Wanted};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
@@ -59,6 +56,7 @@ pub struct Daemon {
 struct Rooms {
     planner: PlannerHandle,
     scheduler: SchedulerHandle,
+    telemetry: TelemetryHandle,
     models: Vec<String>,
     n_vocab: usize,
     readings: watch::Receiver<Readings>,
@@ -111,7 +109,7 @@ impl Daemon {
         let mut planner = planner.with_layout(Layout {
             mode: config.layout.mode,
             n_context_tokens: config.model.context,
-            file: Some(config.state_folder.join(LAYOUT)).filter(|file| file.is_absolute()),
+            file: Some(config.layout_file()).filter(|file| file.is_absolute()),
         });
         let pins = pins(&mut planner)?.into_iter().map(pin).collect();
 
@@ -143,8 +141,14 @@ impl Daemon {
         let snapshots = snapshots.try_recv().ok();
         // A start that is refused leaves no database behind.
         let telemetry = start_telemetry(config, records, &documents.rows)?;
-        let rooms =
-            Rooms { planner: planner_door, scheduler: scheduler_door, models, n_vocab, readings: live.readings() };
+        let rooms = Rooms {
+            planner: planner_door,
+            scheduler: scheduler_door,
+            telemetry: telemetry_door.clone(),
+            models,
+            n_vocab,
+            readings: live.readings(),
+        };
         let threads = Threads { telemetry_door, planner, scheduler, snapshots, telemetry, live };
         Ok(Daemon { server, rooms: Arc::new(rooms), threads })
     }
@@ -224,6 +228,10 @@ impl House for Rooms {
 
     fn status(&self) -> Status {
         self.scheduler.status()
+    }
+
+    fn requests(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<RequestRow>, ReadError>> {
+        Box::pin(self.telemetry.rows(wanted))
     }
 
     fn models(&self) -> Vec<String> {

@@ -50,6 +50,15 @@ impl LayoutMode {
         ("safe", LayoutMode::Safe),
         ("optimise", LayoutMode::Optimise),
     ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            LayoutMode::Off => "off",
+            LayoutMode::Observe => "observe",
+            LayoutMode::Safe => "safe",
+            LayoutMode::Optimise => "optimise",
+        }
+    }
 }
 
 /// Who asks. Without keys a client is its source address.

@@ -3,11 +3,13 @@
 //! A *plan* is the sums and what does not fit; a *misfit* says by how much, and which setting would do. `table` says a
 //! plan to people. Only the model's header, vocabulary and template are read; nothing is changed.
 
+mod request;
 mod table;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+pub use request::{RequestError, RequestPlan};
 use serde::Serialize;
 
 use super::check::EX_CONFIG;
@@ -29,6 +31,10 @@ pub enum PlanError {
     Engine(#[from] EngineError),
     #[error("profiles")]
     Profiles(#[from] PromptError),
+    #[error("{}: cannot be planned", path.display())]
+    Request { path: PathBuf, source: Box<RequestError> },
+    #[error("{}: cannot be read", path.display())]
+    Body { path: PathBuf, source: io::Error },
 }
 
 /// llama.cpp rounds the number of cells up to a multiple of this.
@@ -44,6 +50,16 @@ pub fn plan(config: &Config) -> Result<Plan, PlanError> {
     let model = super::model::load_vocabulary(config)?;
     let machine_bytes = crate::engine::llama::memory_bytes(config.model.gpu);
     Ok(Plan::of(config, profiles, &*model, machine_bytes)?)
+}
+
+/// Plans the request in the file `body`, without a model run.
+#[cfg(feature = "llama")]
+pub fn plan_request(config: &Config, body: &Path) -> Result<RequestPlan, PlanError> {
+    let profiles = config::read_profiles(config)?;
+    let bytes = std::fs::read(body).map_err(|source| PlanError::Body { path: body.to_owned(), source })?;
+    let model = super::model::load_vocabulary(config)?;
+    RequestPlan::of(config, profiles, &*model, &bytes)
+        .map_err(|source| PlanError::Request { path: body.to_owned(), source: Box::new(source) })
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -355,7 +371,7 @@ impl Sums<'_> {
             let n_tokens = vocab.tokenize(text.trim(), Special::Text).len();
             SectionPart {
                 name: section.name.clone(),
-                class: class_name(section.class),
+                class: section.class.name(),
                 n_tokens,
                 kv_bytes: self.kv_bytes(n_tokens),
                 lands,
@@ -467,16 +483,6 @@ impl Sums<'_> {
                 format!("the model was trained for {trained} tokens: answers in longer conversations go wrong");
             fault(file, "model.context", context, problem)
         })
-    }
-}
-
-fn class_name(class: Volatility) -> &'static str {
-    match class {
-        Volatility::Fixed => "fixed",
-        Volatility::Document => "document",
-        Volatility::Session => "session",
-        Volatility::Turn => "turn",
-        Volatility::Live => "live",
     }
 }
 

@@ -40,6 +40,11 @@ impl Config {
         if faults.is_empty() { Ok(config) } else { Err(ConfigError::Faults(faults)) }
     }
 
+    /// What was learnt of how clients' prompts change. Private text.
+    pub fn layout_file(&self) -> PathBuf {
+        self.state_folder.join("layout")
+    }
+
     /// Another model than the configured one; it gets its own file's name unless a name was configured.
     pub fn set_model(&mut self, path: PathBuf) {
         let own_name = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());

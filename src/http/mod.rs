@@ -10,6 +10,7 @@ mod error;
 mod listener;
 mod openai;
 mod ready;
+mod requests;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use crate::prompt::{PlanFailure, Planned, Spoken};
 use crate::request::Request;
 use crate::scheduler::{Status, Submission, SubmitError};
 use crate::sources::Readings;
+use crate::telemetry::{ReadError, RequestRow, Wanted};
 
 /// What HTTP needs of the house behind it. The daemon stands on the planner's and the scheduler's handles.
 pub trait House: Send + Sync + 'static {
@@ -36,6 +38,9 @@ pub trait House: Send + Sync + 'static {
     fn submit(&self, submission: Submission) -> Result<(), SubmitError>;
 
     fn status(&self) -> Status;
+
+    /// What telemetry holds of earlier requests, newest first.
+    fn requests(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<RequestRow>, ReadError>>;
 
     /// Names that `model` may have: the model's own and each profile's.
     fn models(&self) -> Vec<String>;

@@ -15,13 +15,14 @@ use super::kept::Kept;
 use super::landing::{Landed, Landing};
 use super::live::{Fit, Input, Laid, Mode};
 use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, part_live};
+use super::regions::{self, Region, Regions};
 use super::seen::Wish;
 use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
 use super::{
-    Command, Head, HouseLive, HouseReader, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, ToolsUse,
-    Volatility, calls, clock, house_live, refused,
+    Command, Gain, Head, HouseLive, HouseReader, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Section,
+    ToolsUse, Volatility, calls, clock, house_live, refused,
 };
 use crate::engine::{ChatTemplate, Special, Vocab};
 use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};
@@ -41,6 +42,7 @@ pub struct Planner {
     /// The day that pins show, where the template prints one.
     pinned: Moment,
     renew: Option<PinsSink>,
+    is_stored: bool,
 }
 
 /// Who hears of pins that are others now.
@@ -82,6 +84,7 @@ impl Planner {
             house_live: Box::new(|_| HouseLive::default()),
             pinned: Moment::now(),
             renew: None,
+            is_stored: false,
         };
         if planner.tools_by_fallback() {
             tracing::info!("the chat template has no place for tools: they are written into the system text");
@@ -122,6 +125,12 @@ impl Planner {
     /// Where the parts of a profile's prompt stand in this template, from front to back.
     pub fn places(&self) -> Vec<Landed> {
         self.landing.places(self.tools_by_fallback())
+    }
+
+    /// For requests that were written down at some other time: what has the form of a clock is one, whatever it says.
+    pub fn for_stored_requests(mut self) -> Planner {
+        self.is_stored = true;
+        self
     }
 
     /// Whether tools are written into the system text, because the template has no place for them.
@@ -184,7 +193,9 @@ impl Planner {
     ) -> Result<Planned, PromptError> {
         let started = Instant::now();
         let house = self.house(&request.model)?;
-        let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, .. } = self;
+        let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, is_stored, .. } =
+            self;
+        let is_stored = *is_stored;
         let house = house.map(|house_idx| &houses[house_idx]);
         // In `optimise` each prompt shows the pins' day, and the live block the true one.
         let is_frozen = mode == Mode::Optimise && landing.prints_date;
@@ -205,6 +216,10 @@ impl Planner {
         // Before anything moves, so that an error names the client's own message.
         let guarded = controls.guard_messages(&request.messages)?;
         let count_tokens = |text: &str| vocab.tokenize(text, Special::Text).len();
+        let is_clock = |line: &str, now| match is_stored {
+            true => clock::stored_kind(line).is_some(),
+            false => clock::kind(line, now).is_some(),
+        };
         let laid = match mode {
             Mode::Off if house_slots.is_empty() => Laid::untouched(&request.messages),
             _ => kept.live().lay(&Input {
@@ -220,18 +235,19 @@ impl Planner {
                 zone: now.zone(),
                 n_context_tokens: layout.n_context_tokens,
                 count_tokens: &count_tokens,
-                is_clock: &|line, now| clock::kind(line, now).is_some(),
+                is_clock: &is_clock,
             }),
         };
-        let messages = match &laid.messages {
+        let client_messages = match &laid.messages {
             Cow::Borrowed(_) => guarded,
             Cow::Owned(messages) => controls.guard_messages(messages)?,
         };
-        let messages = if landing.takes_one_call { calls::one_by_one(messages) } else { messages };
+        let parted = Cow::Borrowed(&*client_messages);
+        let parted = if landing.takes_one_call { calls::one_by_one(parted) } else { parted };
         let rules = Rules { landing: *landing, by_fallback, tools: toolset };
         let Arrangement { messages, mut sections, ends } = match house {
-            Some(house) => arrange_for_house(house, &messages, own_tools, &rules),
-            None => arrange_own(&messages, &rules),
+            Some(house) => arrange_for_house(house, &parted, own_tools, &rules),
+            None => arrange_own(&parted, &rules),
         };
         part_live(&mut sections, &laid.messages, &laid.live);
         let arranged = Instant::now();
@@ -254,9 +270,30 @@ impl Planner {
                 sections[end.section_idx].cut = Some(cut);
             }
         }
+        let tokenised = Instant::now();
+        let Regions { regions, place } = regions::Prompt {
+            text: &text,
+            tokens: &tokens,
+            sections: &sections,
+            arranged: &messages,
+            messages: &client_messages,
+            live: &laid.live,
+            tools_in_text: by_fallback,
+            place: laid.gain.as_ref().map(|gain| gain.n_bytes_before),
+        }
+        .regions(tokeniser);
+        let n_moved_tokens = laid.gain.as_ref().and_then(|gain| gain.n_moved_tokens);
+        let gain = place.map(|from| Gain {
+            from,
+            // What stands in front of the turns would have been there without what moves.
+            to: n_moved_tokens.map(|n_moved| n_head_tokens(&sections, &regions).saturating_sub(n_moved)),
+        });
         Ok(Planned {
             prompt: TokenPrompt { tokens, cuts },
+            mode,
             sections,
+            regions,
+            gain,
             profile: house.map(|house| house.name.clone()),
             moved: laid.moved,
             n_gained_bytes: laid.n_gained_bytes,
@@ -266,9 +303,9 @@ impl Planner {
             opening: tokeniser.opening(&text).to_owned(),
             max_tokens: request.max_tokens.or(house.and_then(|house| house.max_tokens)),
             timings: PlanTimings {
-                plan: arranged - prepared,
+                plan: (arranged - prepared) + tokenised.elapsed(),
                 render: (prepared - started) + (rendered - arranged),
-                tokenise: rendered.elapsed(),
+                tokenise: tokenised - rendered,
             },
         })
     }
@@ -377,4 +414,10 @@ impl Planner {
         }
         Ok(found)
     }
+}
+
+/// Tokens in front of the conversation's turns.
+fn n_head_tokens(sections: &[Section], regions: &[Region]) -> usize {
+    let is_head = |region: &&Region| sections[region.section_idx].class < Volatility::Turn;
+    regions.iter().take_while(is_head).last().map_or(0, |region| region.end)
 }

@@ -27,7 +27,7 @@ fn read(source: Source) -> Result<String, String> {
 fn serve(answers: Vec<String>) -> (String, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let (asked, asks) = mpsc::channel();
+    let (asked, asks) = mpsc::sync_channel(answers.len());
     std::thread::spawn(move || {
         for answer in answers {
             let (stream, _) = listener.accept().unwrap();

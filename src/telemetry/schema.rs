@@ -114,6 +114,17 @@ CREATE TABLE documents (
 ) STRICT;
 ",
     "
+-- How the prompt was laid out: off, observe, safe, optimise; NULL: written by a hob that did not say.
+ALTER TABLE requests ADD COLUMN layout TEXT;
+-- Prompt tokens that were reused and as sent would not have been.
+ALTER TABLE requests ADD COLUMN n_saved INTEGER NOT NULL DEFAULT 0;
+-- Prompt tokens that observe would have saved.
+ALTER TABLE requests ADD COLUMN n_offered INTEGER NOT NULL DEFAULT 0;
+-- Sections, what moved, where the gain begins: JSON of names, hashes and counts; NULL: written by a hob that kept none.
+ALTER TABLE requests ADD COLUMN plan TEXT;
+CREATE INDEX requests_id ON requests (id);
+",
+    "
 -- Which tier something left: cells, ram, disk.
 ALTER TABLE evictions ADD COLUMN tier TEXT NOT NULL DEFAULT 'cells';
 -- What it took there, in bytes; 0 for cells.
@@ -216,6 +227,24 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_the_first_version_are_kept_and_can_be_explained() {
+        let mut connection = at_version(1, MIGRATIONS);
+        connection
+            .execute_batch(
+                "INSERT INTO requests (at_ms, id, client, dialect, n_prompt, n_reused_cells, n_reused_ram, n_reused_disk,
+                    n_computed, n_generated, queue_ms, prefill_ms, decode_ms, finish, cause, miss_at)
+                VALUES (7, 'old', 'c', 'openai', 100, 40, 0, 0, 60, 5, 0, 30, 0, 'stop', 'diverged', 40)",
+            )
+            .unwrap();
+        migrate(&mut connection, Path::new("hob.sqlite")).unwrap();
+        let rows = super::super::queries::rows_of(&connection, &super::super::Wanted::Id("old".to_owned())).unwrap();
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((row.n_prompt, row.n_reused, row.plan.as_ref()), (100, 40, None));
+        let account = super::super::Account::of(row.clone(), 4_096);
+        assert_eq!((account.first_computed.unwrap().token, account.lost.tokens, account.plan), (40, 0, None));
+    }
+
+    #[test]
     fn a_failed_migration_leaves_the_database_as_it_was() {
         let broken = [MIGRATIONS, &["CREATE TABLE b (x INTEGER) STRICT", "nonsense"]].concat();
         let mut connection = at_version(VERSION, MIGRATIONS);
@@ -229,7 +258,7 @@ mod tests {
     fn a_newer_database_is_refused() {
         let mut connection = at_version(VERSION, MIGRATIONS);
         connection.pragma_update(None, "user_version", VERSION as u32 + 1).unwrap();
-        insta::assert_snapshot!(migrate(&mut connection, Path::new("/var/lib/hob/hob.sqlite")).unwrap_err(), @"telemetry database /var/lib/hob/hob.sqlite has version 4, this hob knows 3; use the hob that wrote it");
+        insta::assert_snapshot!(migrate(&mut connection, Path::new("/var/lib/hob/hob.sqlite")).unwrap_err(), @"telemetry database /var/lib/hob/hob.sqlite has version 5, this hob knows 4; use the hob that wrote it");
     }
 
     #[test]
@@ -249,7 +278,7 @@ mod tests {
                 .unwrap();
             assert!(strict, "{table}");
         }
-        let lines: Vec<&str> = MIGRATIONS.iter().flat_map(|migration| migration.lines()).map(str::trim).collect();
+        let lines: Vec<&str> = MIGRATIONS.iter().flat_map(|text| text.lines()).map(str::trim).collect();
         for column in
             lines.windows(2).filter(|pair| ["INTEGER", "REAL", "TEXT"].iter().any(|kind| pair[1].contains(kind)))
         {

@@ -78,7 +78,7 @@ pub(crate) struct House {
     scheduler: SchedulerHandle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl House {
@@ -100,7 +100,7 @@ impl House {
             });
         });
         let (address, scheduler) = address_and_door.recv().expect("the daemon starts");
-        House { address, scheduler, stop: Some(stop), thread: Some(thread), _folder: folder }
+        House { address, scheduler, stop: Some(stop), thread: Some(thread), folder }
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -170,6 +170,12 @@ impl House {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address).unwrap();
         Exchange { reader: BufReader::new(stream), is_chunked: false, is_over: false, pending: String::new() }.reply()
+    }
+
+    /// Telemetry's database, with the log that SQLite keeps beside it.
+    pub(crate) fn database_files(&self) -> Vec<PathBuf> {
+        let files = ["hob.sqlite", "hob.sqlite-wal"].map(|name| self.folder.path().join(name));
+        files.into_iter().filter(|file| file.exists()).collect()
     }
 
     pub(crate) fn ask(&self, body: &Value) -> Reply {

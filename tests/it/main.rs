@@ -1,8 +1,8 @@
 //! The integration tests, one binary: what the parts do together.
 //!
-//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `tiers`, `layout`, `tools`, `home_assistant`:
-//! whole daemons over the simulated engine, asked over real sockets. `killed`: K/V files when the process dies. `real`: the same
-//! and the scheduler over a real model. `tidy`: the
+//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `tiers`, `layout`, `tools`, `why`,
+//! `home_assistant`: whole daemons over the simulated engine, asked over real sockets. `killed`: K/V files when the process
+//! dies. `real`: the same and the scheduler over a real model. `tidy`: the
 //! borders between the rooms. `house`, `cold` and `models` are what they stand on.
 
 mod bad_input;
@@ -22,3 +22,4 @@ mod reuse;
 mod tidy;
 mod tiers;
 mod tools;
+mod why;

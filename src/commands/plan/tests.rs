@@ -316,3 +316,47 @@ fn a_template_that_prints_the_date_is_told_of() {
     config.layout.mode = LayoutMode::Optimise;
     insta::assert_snapshot!(told(&config).unwrap(), @"The chat template prints the date: it keeps the day of the start, and the true one stands before each question.");
 }
+
+#[test]
+fn a_stored_request_is_planned_with_its_clock_and_can_be_read() {
+    let mut config = house(4000);
+    config.layout.mode = crate::request::LayoutMode::Safe;
+    config.state_folder = "/nowhere".into();
+    let body = serde_json::json!({
+        "model": "simulated",
+        "messages": [
+            { "role": "system", "content": "The time is 20:06 on Monday.\nYou are the voice of this house." },
+            { "role": "user", "content": "Is the oven on?" },
+        ],
+        "tools": [{ "type": "function", "function": { "name": "light" } }],
+    });
+    let plan = RequestPlan::of(&config, vec![profile("house")], &SimulatedModel::new(), body.to_string().as_bytes());
+    let plan = plan.unwrap();
+    // When it is planned stands in the live block.
+    let told = |format| {
+        let mut out = Vec::new();
+        plan.write(format, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let start = text.find("[As of").unwrap();
+        let end = start + text[start..].find(']').unwrap();
+        format!("{}[As of NOW{}", &text[..start], &text[end..])
+    };
+    insta::assert_snapshot!(told(Format::Plain).replace(&plan.n_tokens.to_string(), "N"), @r#"
+    request simulated: N of 4,000 tokens
+            client system  session       40      system You are the voice of this house.
+            tools          fixed         51 cut  {"type":"function","function":{"name":"light"}}
+            live           live          72      user [As of NOW] The time is 20:06 on Monday.
+            question       turn          28      Is the oven on? assistant
+    layout  safe, history new
+            clock, 28 bytes, from messages[0], byte 0, to messages[1]: The time is 20:06 on Monday.
+    "#);
+    assert_eq!(plan.parts.iter().map(|part| part.n_tokens).sum::<usize>(), plan.n_tokens);
+    let json: serde_json::Value = serde_json::from_str(&told(Format::Json)).unwrap();
+    insta::assert_snapshot!(json["moved"], @r#"[{"kind":"clock","n_bytes":28,"from_message":0,"from_byte":0,"to_message":1,"text":"The time is 20:06 on Monday."}]"#);
+
+    let refused = RequestPlan::of(&config, vec![], &SimulatedModel::new(), b"{}").unwrap_err();
+    assert_eq!(refused.to_string(), "model: is required");
+    let unknown = body.to_string().replace("simulated", "gpt");
+    let refused = RequestPlan::of(&config, vec![], &SimulatedModel::new(), unknown.as_bytes()).unwrap_err();
+    assert_eq!(refused.to_string(), "model `gpt` is not here; there are: simulated");
+}

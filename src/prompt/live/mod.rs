@@ -5,6 +5,7 @@
 //! wrote is never changed. One thread owns it; it reads no clock and no template, and counts tokens only of its own words.
 
 mod blocks;
+pub(super) mod changes;
 mod compose;
 mod digest;
 mod family;
@@ -80,6 +81,8 @@ pub(super) struct Laid<'a> {
     pub(super) live: Vec<LiveBlock>,
     /// Bytes at the system text's end that an earlier request left behind and that as sent would be computed again.
     pub(super) n_gained_bytes: usize,
+    /// `None`: the text as sent is as likely to be held.
+    pub(super) gain: Option<Gain>,
     pub(super) cause: Cause,
     /// Names the turn for `answered`.
     pub(super) record: Option<RecordId>,
@@ -92,10 +95,19 @@ impl<'a> Laid<'a> {
             moved: Vec::new(),
             live: Vec::new(),
             n_gained_bytes: 0,
+            gain: None,
             cause: Cause::Untouched,
             record: None,
         }
     }
+}
+
+/// Where in the leading messages, as they are rendered, the text as sent stops being what was sent before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gain {
+    pub(super) n_bytes_before: usize,
+    /// In `observe`: tokens behind it that would not stand there.
+    pub(super) n_moved_tokens: Option<usize>,
 }
 
 /// The part of a system text that stands in one slot.
@@ -103,9 +115,13 @@ impl<'a> Laid<'a> {
 pub struct Moved {
     pub slot: u16,
     pub is_clock: bool,
+    /// "clock", "prose", "key", "item", "row", "heading": what its first block is.
+    pub kind: &'static str,
     pub text: Arc<str>,
     /// The leading message it is from.
     pub from_message: usize,
+    /// Where in it, in bytes, its first block begins.
+    pub from_byte: usize,
     /// The message in front of whose content it stands now; `None` in `observe`.
     pub to_message: Option<usize>,
 }
@@ -135,6 +151,20 @@ pub enum Cause {
     SystemChanged,
     /// Too much of it was stale, or it had to be shorter (R11).
     Compacted,
+}
+
+impl Cause {
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Untouched => "untouched",
+            Cause::New => "new",
+            Cause::Appended => "appended",
+            Cause::Retried => "retried",
+            Cause::Trimmed => "trimmed",
+            Cause::SystemChanged => "system_changed",
+            Cause::Compacted => "compacted",
+        }
+    }
 }
 
 /// All families and records. Owned by the planner's thread.

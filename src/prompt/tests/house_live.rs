@@ -248,7 +248,7 @@ proptest! {
             let shown = turns(&planned);
             for (name, text) in [("door", texts[door]), ("light", texts[light])] {
                 let is_of = |line: &&str| line.trim_start_matches("no longer: ").starts_with(&format!("{name}:"));
-                let last = shown.lines().filter(is_of).next_back();
+                let last = shown.lines().rfind(is_of);
                 match (text, last) {
                     ("", last) => prop_assert!(last.is_none_or(|line| line.starts_with("no longer: ")), "{}", shown),
                     ("one", last) => prop_assert_eq!(last, Some(&*format!("{name}: one")), "{}", &shown),

@@ -5,16 +5,16 @@ use crate::prompt::Cause;
 use crate::request::{LayoutMode, Owner};
 
 /// 2026-11-30 20:06:10 UTC.
-const START: i64 = 1_796_069_170;
+pub(super) const START: i64 = 1_796_069_170;
 const RULES: &str = "You are the voice of this house and answer briefly.\n\nUse the tools that you are given.";
 
-fn laying(mode: LayoutMode, n_context_tokens: usize, file: Option<&Path>) -> Planner {
+pub(super) fn laying(mode: LayoutMode, n_context_tokens: usize, file: Option<&Path>) -> Planner {
     let planner = planner(Bytes::new(), Template::new(Style::ToolsAfter), vec![house()]);
     planner.with_layout(Layout { mode, n_context_tokens, file: file.map(Path::to_owned) })
 }
 
 /// A system text with the time in front.
-fn clocked(now: i64) -> Message {
+pub(super) fn clocked(now: i64) -> Message {
     let of_day = now.rem_euclid(24 * 3600);
     system(&format!("Current time: {:02}:{:02}:{:02}\n{RULES}", of_day / 3600, of_day / 60 % 60, of_day % 60))
 }

@@ -5,6 +5,7 @@ mod house_live;
 mod layout;
 mod live;
 mod properties;
+mod regions;
 mod tools;
 mod typed;
 
