@@ -12,8 +12,6 @@ const FIRST_REUSE: f64 = 0.25;
 /// How often a run is expected to be used again.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum Reuse {
-    /// A side job's own text, a title or tags: nobody comes back for it.
-    Never,
     /// Seen once.
     #[default]
     Once,
@@ -24,7 +22,6 @@ pub enum Reuse {
 impl Reuse {
     pub fn expected(self) -> f64 {
         match self {
-            Reuse::Never => 0.0,
             Reuse::Once => FIRST_REUSE,
             Reuse::Hits(n) => f64::from(n),
         }
@@ -33,7 +30,7 @@ impl Reuse {
     /// It was used once more.
     pub fn hit(&mut self) {
         *self = match *self {
-            Reuse::Never | Reuse::Once => Reuse::Hits(1),
+            Reuse::Once => Reuse::Hits(1),
             Reuse::Hits(n) => Reuse::Hits(n.saturating_add(1)),
         };
     }
@@ -42,7 +39,7 @@ impl Reuse {
     pub fn continued(self) -> Reuse {
         match self {
             Reuse::Hits(_) => Reuse::Hits(1),
-            other => other,
+            Reuse::Once => Reuse::Once,
         }
     }
 }
@@ -162,17 +159,15 @@ mod tests {
         assert!(priority(2.0, 100.0) > priority(1.0, 100.0));
         assert!(priority(1.0, 100.0) > priority(1.0, 200.0));
         assert!(clock.priority(Reuse::Hits(1), 1.0, 100.0) > priority(1.0, 100.0));
-        assert_eq!(clock.priority(Reuse::Never, 9.0, 1.0), 0.0);
     }
 
     #[test]
-    fn a_conversation_that_came_back_is_expected_again_and_a_side_job_is_not() {
+    fn a_conversation_that_came_back_is_expected_again_once() {
         let mut reuse = Reuse::Once;
         assert_eq!(reuse.continued(), Reuse::Once);
         reuse.hit();
         reuse.hit();
         assert_eq!((reuse, reuse.continued()), (Reuse::Hits(2), Reuse::Hits(1)));
-        assert_eq!(Reuse::Never.continued(), Reuse::Never);
     }
 
     #[test]

@@ -137,6 +137,7 @@ pub struct Label {
 
 /// One thing to remember.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a box would cost each request an allocation, and few wait at once")]
 pub enum Record {
     Request(RequestRecord),
     Eviction(EvictionRecord),

@@ -235,9 +235,8 @@ impl Cache {
     /// Copies what the tiers do not cover of a leaf that is about to lose its cells, if that is worth it.
     pub(super) fn save_leaf<E: Engine>(&mut self, engine: &mut E, node: NodeId) {
         let Store::Tree(tree) = &self.store else { return };
-        let (owner, reuse) = (tree.owner(node), tree.reuse(node));
-        let budgets = self.tiers.budgets();
-        if reuse == Reuse::Never || budgets.ram + budgets.disk == 0 {
+        let owner = tree.owner(node);
+        if !self.saves() {
             return;
         }
         let kept = if owner == Owner::Public { Kept::Pin } else { Kept::Private };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::kv::segment::PrefixHash;
 
 const ALICE: Owner = Owner::Private([1; 32]);
 const BOB: Owner = Owner::Private([2; 32]);
@@ -147,15 +148,6 @@ fn a_hundred_one_shots_do_not_push_out_what_came_back() {
         assert_eq!(house.found(ALICE, "talking."), 8, "after {shot}");
         assert!(house.tiers.held().ram <= 3 * cost(8));
     }
-}
-
-#[test]
-fn a_side_jobs_text_takes_nobodys_place() {
-    let mut house = House::new(2 * cost(4), 0);
-    house.save(ALICE, "aaaa");
-    house.save(ALICE, "bbbb");
-    assert!(!house.save_as(ALICE, Kept::Private, "side", Reuse::Never));
-    assert_eq!(house.found(ALICE, "aaaa") + house.found(ALICE, "bbbb"), 8);
 }
 
 #[test]

@@ -339,7 +339,7 @@ fn larger_than_ram_is_answered_and_not_stored_and_the_miss_says_so() {
 fn one_shots_leave_pin_and_conversation_alone_and_bytes_in_their_budget() {
     let policy = text('p', 430);
     let shelf = Shelf::default();
-    let (sender, records) = std::sync::mpsc::channel();
+    let (sender, records) = std::sync::mpsc::sync_channel(1 << 16);
     let budget = 3 * 500 * CELL;
     let pins = vec![pin("house", &policy)];
     let house = house(Setup {
