@@ -70,16 +70,18 @@ impl<E: Engine> Scheduler<E> {
         }
         // Behind what it had in common with its leader, it may have been saved itself.
         let Running { sequence, .. } = &self.running[index];
-        let (owner, reusable) = (sequence.owner, sequence.reusable().to_vec());
-        match self.restorable(owner, &reusable) {
-            Ok(Some(restorable)) if restorable.n_stand == n_past => {
+        match self.cache.restorable(sequence.owner, sequence.reusable()) {
+            Some(restorable) if !restorable.is_faster => {
+                self.tell_slower(restorable);
+                self.tell_admitted(index, MissCause::RestoreSlower);
+            }
+            Some(restorable) if restorable.n_stand == n_past => {
                 self.running[index].sequence.restoring = Some(Restoring::new(Instant::now(), n_past));
             }
-            Ok(_) => {
+            _ => {
                 let cause = self.miss_cause(&self.running[index].sequence);
                 self.tell_admitted(index, cause);
             }
-            Err(cause) => self.tell_admitted(index, cause),
         }
         true
     }
@@ -138,19 +140,20 @@ impl<E: Engine> Scheduler<E> {
             let n_hit = self.cache.find(sequence.owner, sequence.reusable());
             let follows = self.find_leader(&sequence, n_hit, self.running.len());
             // A follower takes what its leader computes first, and is restored behind that.
-            let (restorable, cause) = match follows {
-                Some(_) => (None, self.miss_cause(&sequence)),
-                None => match self.restorable(sequence.owner, sequence.reusable()) {
-                    Ok(restorable) => (restorable, self.miss_cause(&sequence)),
-                    Err(cause) => (None, cause),
-                },
+            let found = match follows {
+                Some(_) => None,
+                None => self.cache.restorable(sequence.owner, sequence.reusable()),
             };
+            let restorable = found.filter(|found| found.is_faster);
+            let slower = found.filter(|found| !found.is_faster);
+            let cause = if slower.is_some() { MissCause::RestoreSlower } else { self.miss_cause(&sequence) };
             match self.stand(&sequence, follows, restorable) {
                 Err(error) => {
                     self.end(sequence, Finish::Error, Some(error));
                     return None;
                 }
                 Ok(Some(standing)) => {
+                    slower.into_iter().for_each(|slower| self.tell_slower(slower));
                     sequence.restoring = restorable.map(|_| Restoring::new(Instant::now(), n_hit));
                     self.start(sequence, standing, follows, cause);
                     return None;
@@ -280,7 +283,8 @@ impl<E: Engine> Scheduler<E> {
         self.next_key += 1;
         let mut sequence = Sequence::warming(self.next_key, index, tokens, cuts);
         let n_hit = self.cache.find(sequence.owner, &sequence.tokens);
-        let restorable = self.restorable(sequence.owner, &sequence.tokens).ok().flatten();
+        let found = self.cache.restorable(sequence.owner, &sequence.tokens);
+        let restorable = found.filter(|found| found.is_faster);
         match self.stand(&sequence, None, restorable) {
             Ok(Some(standing)) => {
                 sequence.restoring = restorable.map(|_| Restoring::new(Instant::now(), n_hit));

@@ -45,20 +45,10 @@ pub(super) struct Reads {
 }
 
 impl<E: Engine> Scheduler<E> {
-    /// What could be restored of the tokens of `running`, if that is faster; else why it is not.
-    pub(super) fn restorable(
-        &mut self,
-        owner: crate::request::Owner,
-        reusable: &[crate::request::Token],
-    ) -> Result<Option<Restorable>, MissCause> {
-        match self.cache.restorable(owner, reusable) {
-            Some(restorable) if restorable.is_faster => Ok(Some(restorable)),
-            Some(restorable) => {
-                self.record_restore("slower", restorable.n_tokens, 0, Duration::ZERO);
-                Err(MissCause::RestoreSlower)
-            }
-            None => Ok(None),
-        }
+    /// It could be restored, and computing is faster: that is told once, and believed a little less next time.
+    pub(super) fn tell_slower(&mut self, restorable: Restorable) {
+        self.cache.speeds().doubt(restorable.n_disk_bytes);
+        self.record_restore("slower", restorable.n_tokens, 0, Duration::ZERO);
     }
 
     /// Copies one piece back; the number of its tokens.

@@ -81,6 +81,7 @@ pub struct Inbox {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would cost each record an allocation, and the others are rare")]
 enum Command {
     Record(Record),
     Read { wanted: Wanted, reply: oneshot::Sender<rusqlite::Result<Vec<RequestRow>>> },
@@ -137,7 +138,6 @@ pub struct Label {
 
 /// One thing to remember.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "a box would cost each request an allocation, and few wait at once")]
 pub enum Record {
     Request(RequestRecord),
     Eviction(EvictionRecord),

@@ -20,6 +20,8 @@ pub struct Restorable {
     pub n_stand: usize,
     /// Whether that is sooner done than computing them.
     pub is_faster: bool,
+    /// Bytes of it that have to be read first.
+    pub n_disk_bytes: u64,
 }
 
 /// What one call of `restore_piece` did.
@@ -37,7 +39,7 @@ pub enum Restored {
 
 impl Cache {
     /// What of `tokens` (all that may be reused) the tiers could bring back beside what the cells hold.
-    pub fn restorable(&mut self, owner: Owner, tokens: &[Token]) -> Option<Restorable> {
+    pub fn restorable(&self, owner: Owner, tokens: &[Token]) -> Option<Restorable> {
         let n_cells = self.find(owner, tokens);
         let chain = self.tiers.find(owner, tokens);
         if chain.n_tokens < n_cells + RESTORE_MIN {
@@ -49,10 +51,7 @@ impl Cache {
         };
         let (in_ram, on_disk) = self.tiers.bytes_behind(&chain, n_stand);
         let is_faster = self.speeds.restores_faster(chain.n_tokens - n_cells, in_ram, on_disk);
-        if !is_faster {
-            self.speeds.doubt(on_disk);
-        }
-        Some(Restorable { n_tokens: chain.n_tokens, n_stand, is_faster })
+        Some(Restorable { n_tokens: chain.n_tokens, n_stand, is_faster, n_disk_bytes: on_disk })
     }
 
     /// Puts the next piece of what is saved of `tokens` behind what the sequence has. `from_disk`: the segment that was read

@@ -161,7 +161,13 @@ impl Cache {
         }
         // The house's own text is saved once, for the house, whoever's conversation stands on it.
         let (run_owner, all) = self.owner_at(*owner, tokens, start);
-        let kept = if run_owner == Owner::Public { Kept::Pin } else { saving.kept };
+        let n_learned = self.tiers.held().learned + self.n_bytes(all - start);
+        let kept = match (run_owner, saving.kept) {
+            (Owner::Public, _) => Kept::Pin,
+            // Beyond its share it is saved like anything else; older learned ones may give way to it afterwards.
+            (_, Kept::Learned) if n_learned > budgets.learned => Kept::Private,
+            (_, kept) => kept,
+        };
         let reuse = self.reuse(*owner, tokens);
         let comes_back = matches!(reuse, Reuse::Hits(_));
         let is_passing = budgets.disk > 0 && (kept != Kept::Private || (budgets.ram == 0 && comes_back));

@@ -405,7 +405,8 @@ proptest! {
                 }
             }
             house.tiers.check();
-            prop_assert!(house.tiers.held().ram <= ram * cost(6) && house.tiers.held().disk <= disk);
+            let held = house.tiers.held();
+            prop_assert!(held.ram <= ram * cost(6) && held.disk <= disk && held.learned <= disk / 4);
             for owner in OWNERS {
                 let chain = house.tiers.find(owner, &tokens(&question));
                 let held = saved.iter().filter(|(holder, _, key)| owner.may_see(*holder) && house.tiers.contains(*key));

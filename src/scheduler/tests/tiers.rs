@@ -21,6 +21,8 @@ struct Shelf {
     files: Arc<Mutex<BTreeMap<SegmentKey, Segment>>>,
     /// Reads find something else than was written.
     is_broken: Arc<std::sync::atomic::AtomicBool>,
+    /// Reads say that they took a day.
+    is_slow: Arc<std::sync::atomic::AtomicBool>,
 }
 
 struct ShelfDoor {
@@ -76,7 +78,11 @@ impl Disk for ShelfDoor {
         let is_broken = self.shelf.is_broken.load(Ordering::SeqCst);
         let found = self.shelf.files.lock().unwrap().get(&key).cloned().filter(|_| !is_broken);
         (self.report)(match found {
-            Some(segment) => Report::Read { segment, time: Duration::from_micros(1) },
+            Some(segment) => {
+                let is_slow = self.shelf.is_slow.load(Ordering::SeqCst);
+                let time = if is_slow { Duration::from_secs(24 * 60 * 60) } else { Duration::from_micros(1) };
+                Report::Read { segment, time }
+            }
             None => Report::ReadFailed { key, reason: "a test broke it".to_owned() },
         });
         Ok(())
@@ -264,6 +270,33 @@ fn a_restore_that_fails_half_way_goes_on_by_computing() {
         house.is_empty();
         assert_eq!(house.ask(ALICE, &prompt, 3).1.cache.n_cached, 900, "the broken one is not tried again");
     }
+}
+
+/// A disk whose reads take longer than computing: it is measured once, then computing is chosen and said to be faster.
+#[test]
+fn what_is_computed_faster_than_read_is_computed() {
+    let document = document(1, 900);
+    let shelf = Shelf::default();
+    let setup = || Setup { n_cells: 1100, lower: shelf.open(0, 1 << 30), ..Setup::default() };
+    let first = house(setup());
+    first.ask(ALICE, &document, 1);
+    first.ask(ALICE, &format!("{document}?"), 1);
+    first.await_saved(1);
+    drop(first);
+    shelf.is_slow.store(true, Ordering::SeqCst);
+    let again = house(setup());
+    let ask = |question: &str| {
+        let prompt = format!("{document}{question}");
+        let (said, done) = again.ask(ALICE, &prompt, 1);
+        assert_eq!(said, cold(&prompt, 1));
+        // What was computed leaves the cells again.
+        again.ask(BOB, &text('b', 1000), 1);
+        done.cache
+    };
+    assert!(ask(" one").n_restored >= 900, "what was never measured is tried");
+    let cache = ask(" two");
+    assert_eq!((cache.n_cached, cache.cause), (0, MissCause::RestoreSlower));
+    again.is_empty();
 }
 
 #[test]
