@@ -95,7 +95,7 @@ mod tests {
             model: "model",
             conversation: None,
             messages: &messages,
-            n_fixed_bytes: 0,
+            fixed_bytes: 0..0,
             mode: Mode::Safe,
             fit: Fit::Free,
             now: NOW,

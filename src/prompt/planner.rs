@@ -4,6 +4,7 @@
 //! loop of the thread that owns it.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -127,7 +128,7 @@ impl Planner {
                 model: &request.model,
                 conversation: request.conversation.as_deref(),
                 messages: &request.messages,
-                n_fixed_bytes: 0,
+                fixed_bytes: marked(&request.messages, now.unix_s),
                 mode,
                 fit,
                 now: now.unix_s,
@@ -254,4 +255,27 @@ impl Planner {
         }
         Ok(found)
     }
+}
+
+/// The bytes of the system messages, one after the other, that the client marked for its own cache: all up to its last mark
+/// there (R15), but for lines at the front that are made for each request. Claude Code's billing header is such a line: it
+/// stands before the marks, and the service that those are meant for takes it out.
+fn marked(messages: &[Message], now: i64) -> Range<usize> {
+    let leading = messages.iter().take_while(|message| matches!(message.role, Role::System | Role::Developer));
+    let (mut start, mut end, mut n_bytes, mut opens) = (0, 0, 0, true);
+    for Message { content, n_marked_bytes, .. } in leading {
+        if *n_marked_bytes > 0 {
+            end = n_bytes + n_marked_bytes;
+        }
+        if opens {
+            let is_open = |line: &&str| {
+                line.trim().is_empty() || clock::kind(line.trim_end(), now) == Some(clock::Volatile::Nonce)
+            };
+            let n_open: usize = content.split_inclusive('\n').take_while(is_open).map(str::len).sum();
+            start = n_bytes + n_open;
+            opens = n_open == content.len();
+        }
+        n_bytes += content.len();
+    }
+    start.min(end)..end
 }

@@ -4,6 +4,7 @@
 //! outside; nothing here outlives the request.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::blocks::Block;
 use super::compose::{self, Visible};
@@ -205,7 +206,7 @@ impl<'a> Prompt<'_, 'a> {
     }
 
     fn place(&self, layout: &Layout) -> Option<Placed> {
-        slots::place(layout, &self.blocks, self.n_leading, self.terms)
+        slots::place(layout, &self.blocks, self.n_leading, &self.terms)
     }
 
     fn visible(&self, basis: &Basis, records: &Records) -> Visible {
@@ -325,20 +326,19 @@ fn differences(record: &Record, placed: &Placed) -> (bool, bool) {
     (states_equal, all_equal)
 }
 
-/// Blocks that lie within the first `n_fixed_bytes` of the leading messages.
-pub(super) fn n_fixed_blocks(blocks: &[Block], leading: &[Message], n_fixed_bytes: usize) -> usize {
-    let mut n_bytes = 0;
+/// Blocks that begin within `fixed_bytes` of the leading messages, one message after the other.
+pub(super) fn fixed_blocks(blocks: &[Block], leading: &[Message], fixed_bytes: &Range<usize>) -> Range<usize> {
+    let mut begin = 0;
     let mut message_idx = 0;
-    let mut starts = Vec::with_capacity(leading.len());
-    for message in leading {
-        starts.push(message_idx);
-        message_idx += message.content.len();
+    let mut begins = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        // What stands in front of a message's first block, and behind its last one, is no block.
+        while message_idx < block.message_idx {
+            begin = leading[..=message_idx].iter().map(|message| message.content.len()).sum();
+            message_idx += 1;
+        }
+        begins.push(begin);
+        begin += block.content.len() + block.gap.len();
     }
-    blocks
-        .iter()
-        .take_while(|block| {
-            n_bytes = n_bytes.max(starts[block.message_idx]) + block.content.len() + block.gap.len();
-            n_bytes - block.gap.len() <= n_fixed_bytes
-        })
-        .count()
+    begins.partition_point(|&begin| begin < fixed_bytes.start)..begins.partition_point(|&begin| begin < fixed_bytes.end)
 }

@@ -16,6 +16,7 @@ mod store;
 mod tests;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub(super) use compose::Zone;
@@ -26,7 +27,7 @@ use crate::request::{Message, Owner, Role};
 use blocks::Block;
 use digest::Digest;
 use family::{Family, STILL_S};
-use lay::{Prompt, n_fixed_blocks};
+use lay::{Prompt, fixed_blocks};
 use records::Records;
 use slots::Terms;
 
@@ -45,8 +46,8 @@ pub(super) struct Input<'a> {
     pub(super) conversation: Option<&'a str>,
     /// System text first.
     pub(super) messages: &'a [Message],
-    /// So many bytes at the system text's beginning are marked for the client's own cache, and stay.
-    pub(super) n_fixed_bytes: usize,
+    /// Bytes of the system messages, one after the other, that are marked for the client's own cache: what begins there stays.
+    pub(super) fixed_bytes: Range<usize>,
     pub(super) mode: Mode,
     pub(super) fit: Fit,
     /// Unix time in seconds.
@@ -205,7 +206,7 @@ impl Live {
             n_leading,
             terms: Terms {
                 may_move_prose: input.mode != Mode::Safe,
-                n_fixed_blocks: n_fixed_blocks(&blocks, leading, input.n_fixed_bytes),
+                fixed_blocks: fixed_blocks(&blocks, leading, &input.fixed_bytes),
             },
             blocks,
             turns,

@@ -38,11 +38,11 @@ pub(super) enum Place {
 }
 
 /// What may leave the system text of one request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) may_move_prose: bool,
-    /// The first blocks, which the client marked for its own cache and which stay.
-    pub(super) n_fixed_blocks: usize,
+    /// Blocks that the client marked for its own cache, and which stay.
+    pub(super) fixed_blocks: Range<usize>,
 }
 
 /// A system text laid out.
@@ -70,7 +70,7 @@ pub(super) struct Value {
 }
 
 /// Lays `blocks` of `n_messages` leading messages out. `None`: nothing would stay, so nothing may move.
-pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms: Terms) -> Option<Placed> {
+pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms: &Terms) -> Option<Placed> {
     let mut to: Vec<Option<SlotIdx>> = vec![None; blocks.len()];
     let numbers = slot_numbers(&layout.places);
     let digest_of = |place: &Place| if let Place::Stable(digest) = place { Some(*digest) } else { None };
@@ -94,7 +94,7 @@ pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms:
             }
         }
     }
-    to[..terms.n_fixed_blocks.min(blocks.len())].fill(None);
+    to[terms.fixed_blocks.clone()].fill(None);
     if to.iter().all(Option::is_some) {
         return None;
     }
@@ -356,8 +356,8 @@ mod tests {
         let laid = |layout: &Layout, text: &str| {
             let mut blocks = Vec::new();
             split(text, 0, &|_| false, &mut blocks);
-            let terms = Terms { may_move_prose: true, n_fixed_blocks: 0 };
-            let placed = place(layout, &blocks, 1, terms).expect("something stays");
+            let terms = Terms { may_move_prose: true, fixed_blocks: 0..0 };
+            let placed = place(layout, &blocks, 1, &terms).expect("something stays");
             (placed.texts[0].clone().unwrap(), placed.values[0].text.to_string())
         };
         for (bare, slot_at, full, value) in [

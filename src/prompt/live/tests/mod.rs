@@ -95,7 +95,7 @@ impl House {
             model: "qwen",
             conversation: self.conversation.as_deref(),
             messages,
-            n_fixed_bytes: 0,
+            fixed_bytes: 0..0,
             mode: self.mode,
             fit: self.fit,
             now: self.now,
