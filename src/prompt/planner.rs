@@ -14,7 +14,7 @@ use super::heads::Heads;
 use super::kept::Kept;
 use super::landing::Landing;
 use super::live::{Fit, Input, Laid, Mode};
-use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, part_live};
+use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, opened_by_user, part_live};
 use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
@@ -143,14 +143,24 @@ impl Planner {
             Cow::Owned(messages) => controls.guard_messages(messages)?,
         };
         let rules = Rules { landing: *landing, by_fallback, tools: toolset };
-        let Arrangement { messages, mut sections, ends } = match house {
-            Some(house) => arrange_for_house(house, &messages, own_tools, &rules),
-            None => arrange_own(&messages, &rules),
+        let arrange = |messages| match house {
+            Some(house) => arrange_for_house(house, messages, own_tools, &rules),
+            None => arrange_own(messages, &rules),
         };
-        part_live(&mut sections, &laid.messages, &laid.live);
+        let mut arrangement = arrange(&messages);
         let arranged = Instant::now();
 
-        let text = toolset.prepared.render(&messages, true).map_err(refused)?;
+        let render = |arrangement: &Arrangement| toolset.prepared.render(&arrangement.messages, true);
+        let mut text = render(&arrangement);
+        let opened = if text.is_err() { opened_by_user(&messages) } else { None };
+        if let Some(opened) = &opened {
+            arrangement = arrange(opened);
+            // What is wrong with it besides is said of what the client sent.
+            text = render(&arrangement).or(text);
+        }
+        let text = text.map_err(refused)?;
+        let Arrangement { messages, mut sections, ends } = arrangement;
+        part_live(&mut sections, &laid.messages, &laid.live);
         let stable = heads.find(toolset, &messages, &ends, tokeniser).unwrap_or_else(|error| {
             // The request itself renders, and cuts are only worth time.
             tracing::debug!(%error, "no cuts");

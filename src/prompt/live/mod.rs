@@ -9,6 +9,7 @@ mod compose;
 mod digest;
 mod family;
 mod lay;
+mod names;
 mod records;
 mod slots;
 mod store;

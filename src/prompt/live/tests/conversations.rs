@@ -88,7 +88,7 @@ fn a_known_state_moves_with_its_heading_and_is_told_to_be_gone() {
     let second = house.lay(&[system(without), user("Light?"), assistant("On."), user("And now?")]);
     assert_eq!(
         block(&second, 3),
-        "[As of Monday 2026-11-30 21:09 CET:]\nno longer: - lamp: on\nno longer: You are in the kitchen.\n\n"
+        "[As of Monday 2026-11-30 21:09 CET:]\nDevices:\nno longer: - lamp: on\nno longer: You are in the kitchen.\n\n"
     );
 }
 
