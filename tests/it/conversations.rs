@@ -170,7 +170,6 @@ struct House {
     planner: Planner,
     plain: Planner,
     letters: Arc<Letters>,
-    mode: LayoutMode,
     start: State,
 }
 
@@ -191,7 +190,7 @@ impl House {
         let planner = || Planner::new(letters.clone(), family.template.clone(), "model".into(), vec![]).unwrap();
         let layout = Layout { mode, n_context_tokens: 1 << 20, file: None };
         let (planner, plain) = (planner().with_layout(layout), planner());
-        House { planner, plain, letters, mode, start: State { now: START, room: "Kitchen", lamp: "on" } }
+        House { planner, plain, letters, start: State { now: START, room: "Kitchen", lamp: "on" } }
     }
 
     fn plan_plain(&mut self, state: State, turns: &[Message]) -> Result<Planned, PromptError> {

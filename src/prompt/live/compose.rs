@@ -77,14 +77,18 @@ impl Visible {
         for &slot in slots {
             let value = &values[usize::from(slot)];
             let last = self.0.get(&slot).map_or("", |shown| &shown.text);
-            let gone = last.trim_start().lines().next().unwrap_or_default().trim_end();
-            let is_gone = value.text.is_empty();
-            let own = value.label.as_ref().filter(|_| !is_gone || names::begins_entry(gone));
+            let is_empty = value.text.is_empty();
+            let own = value.label.as_ref().filter(|_| !is_empty || names::begins_with_entry(last));
             if let Some(own) = own.filter(|&own| label != Some(own)) {
                 let _ = write!(text, "\n{own}");
             }
             label = own;
-            let _ = if is_gone { write!(text, "\nno longer: {gone}") } else { write!(text, "\n{}", value.text) };
+            for line in names::gone(last, &value.text) {
+                let _ = write!(text, "\n{line}");
+            }
+            if !is_empty {
+                let _ = write!(text, "\n{}", value.text);
+            }
         }
         // An empty line parts it from what somebody wrote.
         text.push_str("\n\n");

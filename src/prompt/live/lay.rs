@@ -274,12 +274,7 @@ impl<'a> Prompt<'_, 'a> {
     /// Bytes behind the first block that moves, if the text without it is held and the text as sent is not.
     fn gain(&self, family: &mut Family, placed: &Placed) -> usize {
         let now = self.input.now;
-        let mut hasher = blake3::Hasher::new_derive_key("hob live: system text as sent");
-        self.blocks.iter().for_each(|block| {
-            hasher.update(block.content.as_bytes());
-            hasher.update(block.gap.as_bytes());
-        });
-        let sent = Digest::so_far(&hasher);
+        let sent = as_sent(&self.blocks);
         let gains = family.is_held(placed.digest, now) && !family.is_held(sent, now);
         family.note_laid(sent, now);
         if self.input.mode == Mode::Observe {
@@ -312,6 +307,16 @@ impl PlacedByVersion<'_, '_, '_> {
     fn take(self, version: u32) -> Option<Placed> {
         self.known.into_iter().find(|(known, _)| *known == version)?.1
     }
+}
+
+/// Over the system text as the client sent it.
+pub(super) fn as_sent(blocks: &[Block]) -> Digest {
+    let mut hasher = blake3::Hasher::new_derive_key("hob live: system text as sent");
+    for block in blocks {
+        hasher.update(block.content.as_bytes());
+        hasher.update(block.gap.as_bytes());
+    }
+    Digest::so_far(&hasher)
 }
 
 /// Whether the record's states are the request's, and whether all its values are.

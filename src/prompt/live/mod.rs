@@ -222,10 +222,13 @@ impl Live {
 
     /// The family of a request, which has counted its changes.
     fn family(&mut self, owner: Digest, input: &Input, blocks: &[Block]) -> usize {
+        let sent = lay::as_sent(blocks);
         let mut best: Option<(usize, f64)> = None;
         for (family_idx, family) in self.families.iter().enumerate() {
             if family.owner == owner && family.model == input.model {
-                let agreement = family.agreement(blocks);
+                // What it learnt from a text may have made another text of it; a retry is the same request all the same.
+                let has_seen = family.is_held(sent, input.now);
+                let agreement = if has_seen { f64::INFINITY } else { family.agreement(blocks) };
                 if agreement >= AGREEMENT_MIN && best.is_none_or(|(_, other)| agreement > other) {
                     best = Some((family_idx, agreement));
                 }

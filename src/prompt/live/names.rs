@@ -11,6 +11,9 @@ use super::blocks::{self, Block, Kind};
 use super::digest::Digest;
 use super::slots::SlotIdx;
 
+/// Stands in front of what is there no more (R8).
+const NO_LONGER: &str = "no longer: ";
+
 pub(super) struct Names<'b, 'a> {
     blocks: &'b [Block<'a>],
     /// Of each entry the block that its list, table or lines stand under.
@@ -150,10 +153,55 @@ fn is_entry(block: &Block) -> bool {
     matches!(block.kind, Kind::Item | Kind::Row | Kind::KeyValue) && !block.is_clock
 }
 
-/// Whether a line is an entry's first.
-pub(super) fn begins_entry(line: &str) -> bool {
+/// The lines that say what of `last`, which a reader has seen, `value` has no more. What stood under a heading of `last`'s own
+/// is said under it. Prose is only gone where nothing came in its place.
+pub(super) fn gone(last: &str, value: &str) -> Vec<String> {
+    let (mut was, mut is) = (Vec::new(), Vec::new());
+    blocks::split(last, 0, &|_| false, &mut was);
+    blocks::split(value, 0, &|_| false, &mut is);
+    let Some(first) = was.first() else { return Vec::new() };
+    let line = |block: &Block| block.content.trim_start().lines().next().unwrap_or_default().trim_end().to_string();
+    if is.is_empty() && !is_entry(first) {
+        return vec![format!("{NO_LONGER}{}", line(first))];
+    }
+    let has_shrunk = was.len() > is.len();
+    let keys = |blocks: &[Block]| -> HashSet<(String, String)> { under_headings(blocks).map(|(heading, block)| (heading, key(block).to_string())).collect() };
+    let keys = keys(&is);
+    let mut lines = Vec::new();
+    let mut said = String::new();
+    for (heading, block) in under_headings(&was) {
+        let is_keyed = block.content.contains(": ") || block.content.contains('=');
+        let is_said = block.kind == Kind::Heading || (is_entry(block) && (is_keyed || has_shrunk));
+        // With a heading all goes that stood under it.
+        let has_heading = heading.is_empty() || is.iter().any(|block| block.content.trim_start() == heading);
+        if !is_said || keys.contains(&(heading.clone(), key(block).to_string())) || !has_heading {
+            continue;
+        }
+        if heading != said {
+            lines.extend(Some(heading.clone()).filter(|heading| !heading.is_empty()));
+            said = heading;
+        }
+        lines.push(format!("{NO_LONGER}{}", line(block)));
+    }
+    lines
+}
+
+/// Each block with the heading of this text that it stands under, or none; headings stand under none.
+fn under_headings<'b, 'a>(blocks: &'b [Block<'a>]) -> impl Iterator<Item = (String, &'b Block<'a>)> {
+    let mut heading = String::new();
+    blocks.iter().map(move |block| {
+        if block.kind == Kind::Heading {
+            heading = block.content.trim_start().to_string();
+            return (String::new(), block);
+        }
+        (heading.clone(), block)
+    })
+}
+
+/// Whether a text begins with an entry.
+pub(super) fn begins_with_entry(text: &str) -> bool {
     let mut blocks = Vec::new();
-    blocks::split(line, 0, &|_| false, &mut blocks);
+    blocks::split(text, 0, &|_| false, &mut blocks);
     blocks.first().is_some_and(is_entry)
 }
 
