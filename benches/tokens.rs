@@ -168,11 +168,7 @@ fn home(now: i64, turns: &[Message]) -> Request {
 }
 
 fn lay(criterion: &mut Criterion) {
-    let mut planner = planner().with_layout(Layout {
-        mode: LayoutMode::Safe,
-        n_context_tokens: 1 << 20,
-        file: None,
-    });
+    let mut planner = planner().with_layout(Layout { mode: LayoutMode::Safe, n_context_tokens: 1 << 20, file: None });
     let mut ask = move |now: i64, turns: &[Message]| planner.plan(&home(now, turns), &Moment::utc(now)).unwrap();
     let question = |n: i64| Message::text(Role::User, format!("Is light {n} on?"));
     let mut now = START;
@@ -189,23 +185,29 @@ fn lay(criterion: &mut Criterion) {
         alone(bencher, Box::new(|| ask(now, &[question(0)]).timings.plan))
     });
     criterion.bench_function("lay and order, at another time", |bencher| {
-        alone(bencher, Box::new(|| {
-            now += 61;
-            ask(now, &[question(now)]).timings.plan
-        }))
+        alone(
+            bencher,
+            Box::new(|| {
+                now += 61;
+                ask(now, &[question(now)]).timings.plan
+            }),
+        )
     });
     let mut turns = Vec::new();
     criterion.bench_function("lay and order, one turn more of 20", |bencher| {
-        alone(bencher, Box::new(|| {
-            now += 61;
-            if turns.len() >= 40 {
-                turns.clear();
-            }
-            turns.push(question(now));
-            let took = ask(now, &turns).timings.plan;
-            turns.push(Message::text(Role::Assistant, "It is."));
-            took
-        }))
+        alone(
+            bencher,
+            Box::new(|| {
+                now += 61;
+                if turns.len() >= 40 {
+                    turns.clear();
+                }
+                turns.push(question(now));
+                let took = ask(now, &turns).timings.plan;
+                turns.push(Message::text(Role::Assistant, "It is."));
+                took
+            }),
+        )
     });
 }
 

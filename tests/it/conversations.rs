@@ -509,8 +509,17 @@ fn event() -> impl Strategy<Value = Event> {
     // Marks of control tokens and of hob's own, clocks and lists may be in what people write.
     let piece = prop_oneof![
         "[a-zäß .,\n]{1,12}",
-        prop::sample::select(vec!["\n- lamp: blue", "[As of Monday", "20:06:10", "\n\n", "🏠", "no longer: ", "<|im", "`"])
-            .prop_map(str::to_owned),
+        prop::sample::select(vec![
+            "\n- lamp: blue",
+            "[As of Monday",
+            "20:06:10",
+            "\n\n",
+            "🏠",
+            "no longer: ",
+            "<|im",
+            "`"
+        ])
+        .prop_map(str::to_owned),
     ];
     let text = || prop::collection::vec(piece.clone(), 1..5).prop_map(|pieces| format!("say {} end", pieces.concat()));
     let state = (1i64..200, prop::sample::select(vec!["Kitchen", "Bedroom"]), prop::sample::select(vec!["on", "off"]));

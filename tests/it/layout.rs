@@ -57,7 +57,8 @@ fn content_in_parts_is_the_same_prompt_and_stays_one_run_of_bytes() {
 #[test]
 fn what_a_client_marked_for_its_own_cache_is_sent_as_it_is() {
     let talk = |mark: Value| {
-        let house = House::start(Arc::new(model(Attention::Full)), Setup { layout: LayoutMode::Safe, ..Setup::default() });
+        let house =
+            House::start(Arc::new(model(Attention::Full)), Setup { layout: LayoutMode::Safe, ..Setup::default() });
         let usages = [1, 2].map(|n| {
             let mut body = asking(n, &[("user", "Is the oven on?")]);
             // In front of it stands what makes this line the client's own: a rule.

@@ -114,7 +114,9 @@ impl<'b, 'a> Names<'b, 'a> {
         for (block_idx, block) in self.blocks.iter().enumerate() {
             let context = self.contexts[block_idx];
             match to[block_idx] {
-                None => slots.extend([context, self.parents[block_idx]].into_iter().flatten().filter_map(|above| to[above])),
+                None => {
+                    slots.extend([context, self.parents[block_idx]].into_iter().flatten().filter_map(|above| to[above]))
+                }
                 Some(slot) if is_entry(block) => {
                     let last = contexts.insert(slot, context);
                     let comes_along = context.is_some_and(|above| to[above] == Some(slot));
@@ -165,7 +167,9 @@ pub(super) fn gone(last: &str, value: &str) -> Vec<String> {
         return vec![format!("{NO_LONGER}{}", line(first))];
     }
     let has_shrunk = was.len() > is.len();
-    let keys = |blocks: &[Block]| -> HashSet<(String, String)> { under_headings(blocks).map(|(heading, block)| (heading, key(block).to_string())).collect() };
+    let keys = |blocks: &[Block]| -> HashSet<(String, String)> {
+        under_headings(blocks).map(|(heading, block)| (heading, key(block).to_string())).collect()
+    };
     let keys = keys(&is);
     let mut lines = Vec::new();
     let mut said = String::new();

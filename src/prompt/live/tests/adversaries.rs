@@ -14,21 +14,62 @@ const RULE: &str = "This is a rule of the house that stands here for long, whate
 /// One change of a text that is a list of pieces.
 #[derive(Clone, Debug)]
 enum Change {
-    Put { at: usize, piece: usize },
-    Drop { at: usize },
-    Swap { left: usize, right: usize },
-    Double { at: usize },
+    Put {
+        at: usize,
+        piece: usize,
+    },
+    Drop {
+        at: usize,
+    },
+    Swap {
+        left: usize,
+        right: usize,
+    },
+    Double {
+        at: usize,
+    },
     /// Numbers count down, as timers do.
     Tick,
-    Wait { seconds: i64 },
+    Wait {
+        seconds: i64,
+    },
 }
 
 const PIECES: [&str; 34] = [
-    "- lamp: 9", "- lamp: 9\n  domain: light\n\tarea: hall", "* milk", "1. first", "2) second", "| a | 9 |", "|---|---|", "a | b",
-    "key: 9", "key = 9", "key=9", "Heading:", "## Heading", "# Other", "```\ncode: 9\n\n- no item\n```", "~~~", "It is 19:27:50 now.",
-    "nonce 9", "A sentence of prose. And 9 more! Is it?", "a sentence that is long enough to be wrapped, and goes on in the",
-    "next line, in small letters", "🏠 home: 9 🔥", "\u{200b}zero: 9", "\u{202e}right to left: 9", "مرحبا: ٩", "   indented: 9",
-    "\ttab: 9", "trailing: 9   ", "", "\n", "\r", "---", "<state>\nlamp: 9\n</state>", "{\"lamp\": 9, \"door\": [1, 2]}",
+    "- lamp: 9",
+    "- lamp: 9\n  domain: light\n\tarea: hall",
+    "* milk",
+    "1. first",
+    "2) second",
+    "| a | 9 |",
+    "|---|---|",
+    "a | b",
+    "key: 9",
+    "key = 9",
+    "key=9",
+    "Heading:",
+    "## Heading",
+    "# Other",
+    "```\ncode: 9\n\n- no item\n```",
+    "~~~",
+    "It is 19:27:50 now.",
+    "nonce 9",
+    "A sentence of prose. And 9 more! Is it?",
+    "a sentence that is long enough to be wrapped, and goes on in the",
+    "next line, in small letters",
+    "🏠 home: 9 🔥",
+    "\u{200b}zero: 9",
+    "\u{202e}right to left: 9",
+    "مرحبا: ٩",
+    "   indented: 9",
+    "\ttab: 9",
+    "trailing: 9   ",
+    "",
+    "\n",
+    "\r",
+    "---",
+    "<state>\nlamp: 9\n</state>",
+    "{\"lamp\": 9, \"door\": [1, 2]}",
 ];
 
 fn change() -> impl Strategy<Value = Change> {
@@ -121,7 +162,9 @@ fn rooms(values: &[[u8; 4]; 3], style: usize) -> String {
         1 => format!("Room {room}:\n- lamp: {lamp}\n- fan: {fan}\n- door: shut\n\n"),
         2 => format!("## Room {room}\nLights:\n- lamp: {lamp}\n- fan: {fan}\n- door: shut\n\n"),
         3 => format!("Room {room}:\ntemperature: {temperature}\nhumidity: {humidity}\n\n"),
-        4 => format!("# Room {room}\n## Climate\ntemperature: {temperature}\n## Lights\n- lamp: {lamp}\n- fan: {fan}\n\n"),
+        4 => format!(
+            "# Room {room}\n## Climate\ntemperature: {temperature}\n## Lights\n- lamp: {lamp}\n- fan: {fan}\n\n"
+        ),
         5 => format!("# Room {room}\n\n- lamp: {lamp}\n\nSwitches:\n\n- fan: {fan}\n"),
         // What is off is not there at all.
         _ => [("temperature", temperature), ("humidity", humidity), ("lamp", lamp), ("fan", fan)]

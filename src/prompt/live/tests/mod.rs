@@ -150,7 +150,9 @@ fn check(sent: &[Message], laid: &Laid, now: i64, records_were_lost: bool) {
                     // Where a record is lost, what is gone need not be visible.
                     let last = values.get(slot).map_or("", |last| last.as_ref());
                     assert!(!last.is_empty() || records_were_lost, "what is gone was there");
-                    let gone = last.lines().rev().find_map(|line| Some(rest.rfind(&format!("\nno longer: {}\n", line.trim()))? + line.trim().len() + 12));
+                    let gone = last.lines().rev().find_map(|line| {
+                        Some(rest.rfind(&format!("\nno longer: {}\n", line.trim()))? + line.trim().len() + 12)
+                    });
                     assert!(gone.is_some() || last.is_empty(), "what is gone is said");
                     rest.split_at(gone.unwrap_or(0))
                 }
