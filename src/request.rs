@@ -144,6 +144,8 @@ pub struct Message {
     pub tool_calls: Vec<ToolCall>,
     /// On a tool message: the call it answers.
     pub tool_call_id: Option<String>,
+    /// So many bytes at the content's beginning stand before a mark that the client set for its own cache; 0: it set none.
+    pub n_marked_bytes: usize,
 }
 
 impl Message {
@@ -156,6 +158,7 @@ impl Message {
             name: None,
             tool_calls: Vec::new(),
             tool_call_id: None,
+            n_marked_bytes: 0,
         }
     }
 }

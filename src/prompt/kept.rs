@@ -119,7 +119,7 @@ mod tests {
             conversation: None,
             messages: &messages,
             house: &[],
-            n_fixed_bytes: 0,
+            fixed_bytes: 0..0,
             mode: Mode::Safe,
             fit: Fit::Free,
             now: NOW,

@@ -4,6 +4,7 @@
 //! loop of the thread that owns it.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -14,7 +15,7 @@ use super::heads::{Heads, Shown};
 use super::kept::Kept;
 use super::landing::{Landed, Landing};
 use super::live::{Fit, Input, Laid, Mode};
-use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, part_live};
+use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, opened_by_user, part_live};
 use super::regions::{self, Region, Regions};
 use super::seen::Wish;
 use super::sentinel::Controls;
@@ -228,7 +229,7 @@ impl Planner {
                 conversation: request.conversation.as_deref(),
                 messages: &request.messages,
                 house: &house_slots,
-                n_fixed_bytes: 0,
+                fixed_bytes: marked(&request.messages, now.unix_s),
                 mode,
                 fit,
                 now: now.unix_s,
@@ -245,14 +246,24 @@ impl Planner {
         let parted = Cow::Borrowed(&*client_messages);
         let parted = if landing.takes_one_call { calls::one_by_one(parted) } else { parted };
         let rules = Rules { landing: *landing, by_fallback, tools: toolset };
-        let Arrangement { messages, mut sections, ends } = match house {
-            Some(house) => arrange_for_house(house, &parted, own_tools, &rules),
-            None => arrange_own(&parted, &rules),
+        let arrange = |messages| match house {
+            Some(house) => arrange_for_house(house, messages, own_tools, &rules),
+            None => arrange_own(messages, &rules),
         };
-        part_live(&mut sections, &laid.messages, &laid.live);
+        let mut arrangement = arrange(&parted);
         let arranged = Instant::now();
 
-        let text = toolset.prepared.render_at(&messages, true, shown.unix_s).map_err(refused)?;
+        let render = |arrangement: &Arrangement| toolset.prepared.render_at(&arrangement.messages, true, shown.unix_s);
+        let mut text = render(&arrangement);
+        let opened = if text.is_err() { opened_by_user(&parted) } else { None };
+        if let Some(opened) = &opened {
+            arrangement = arrange(opened);
+            // What is wrong with it besides is said of what the client sent.
+            text = render(&arrangement).or(text);
+        }
+        let text = text.map_err(refused)?;
+        let Arrangement { messages, mut sections, ends } = arrangement;
+        part_live(&mut sections, &laid.messages, &laid.live);
         let stable = heads.find(toolset, &messages, &ends, shown, tokeniser).unwrap_or_else(|error| {
             // The request itself renders, and cuts are only worth time.
             tracing::debug!(%error, "no cuts");
@@ -420,4 +431,27 @@ impl Planner {
 fn n_head_tokens(sections: &[Section], regions: &[Region]) -> usize {
     let is_head = |region: &&Region| sections[region.section_idx].class < Volatility::Turn;
     regions.iter().take_while(is_head).last().map_or(0, |region| region.end)
+}
+
+/// The bytes of the system messages, one after the other, that the client marked for its own cache: all up to its last mark
+/// there (R15), but for lines at the front that are made for each request. Claude Code's billing header is such a line: it
+/// stands before the marks, and the service that those are meant for takes it out.
+fn marked(messages: &[Message], now: i64) -> Range<usize> {
+    let leading = messages.iter().take_while(|message| matches!(message.role, Role::System | Role::Developer));
+    let (mut start, mut end, mut n_bytes, mut opens) = (0, 0, 0, true);
+    for Message { content, n_marked_bytes, .. } in leading {
+        if *n_marked_bytes > 0 {
+            end = n_bytes + n_marked_bytes;
+        }
+        if opens {
+            let is_open = |line: &&str| {
+                line.trim().is_empty() || clock::kind(line.trim_end(), now) == Some(clock::Volatile::Nonce)
+            };
+            let n_open: usize = content.split_inclusive('\n').take_while(is_open).map(str::len).sum();
+            start = n_bytes + n_open;
+            opens = n_open == content.len();
+        }
+        n_bytes += content.len();
+    }
+    start.min(end)..end
 }

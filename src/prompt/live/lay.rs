@@ -4,6 +4,7 @@
 //! outside; nothing here outlives the request.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::blocks::Block;
 use super::compose::{self, Visible};
@@ -211,7 +212,7 @@ impl<'a> Prompt<'_, 'a> {
     }
 
     fn place(&self, layout: &Layout) -> Option<Placed> {
-        let placed = slots::place(layout, &self.blocks, self.n_leading, self.terms);
+        let placed = slots::place(layout, &self.blocks, self.n_leading, &self.terms);
         if self.input.house.is_empty() {
             return placed;
         }
@@ -311,6 +312,8 @@ impl<'a> Prompt<'_, 'a> {
         sent.extend(run_start.map(|start| (start, Digest::so_far(&hasher))));
         let first = sent.iter().find(|(_, text)| !family.is_held(*text, now)).map(|(start, _)| *start);
         sent.iter().for_each(|(_, text)| family.note_laid(*text, now));
+        // By it a retry finds its family again.
+        family.note_laid(as_sent(&self.blocks), now);
         let is_placed_held = family.is_held(placed.digest, now);
         if is_observing {
             family.note_laid(placed.digest, now);
@@ -353,6 +356,16 @@ impl PlacedByVersion<'_, '_, '_> {
     }
 }
 
+/// Over the system text as the client sent it.
+pub(super) fn as_sent(blocks: &[Block]) -> Digest {
+    let mut hasher = blake3::Hasher::new_derive_key("hob live: system text as sent");
+    for block in blocks {
+        hasher.update(block.content.as_bytes());
+        hasher.update(block.gap.as_bytes());
+    }
+    Digest::so_far(&hasher)
+}
+
 /// Whether the record's states are the request's, and whether all its values are.
 fn differences(record: &Record, placed: &Placed) -> (bool, bool) {
     let (mut states_equal, mut all_equal) = (true, record.values.len() == placed.values.len());
@@ -365,20 +378,19 @@ fn differences(record: &Record, placed: &Placed) -> (bool, bool) {
     (states_equal, all_equal)
 }
 
-/// Blocks that lie within the first `n_fixed_bytes` of the leading messages.
-pub(super) fn n_fixed_blocks(blocks: &[Block], leading: &[Message], n_fixed_bytes: usize) -> usize {
-    let mut n_bytes = 0;
+/// Blocks that begin within `fixed_bytes` of the leading messages, one message after the other.
+pub(super) fn fixed_blocks(blocks: &[Block], leading: &[Message], fixed_bytes: &Range<usize>) -> Range<usize> {
+    let mut begin = 0;
     let mut message_idx = 0;
-    let mut starts = Vec::with_capacity(leading.len());
-    for message in leading {
-        starts.push(message_idx);
-        message_idx += message.content.len();
+    let mut begins = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        // What stands in front of a message's first block, and behind its last one, is no block.
+        while message_idx < block.message_idx {
+            begin = leading[..=message_idx].iter().map(|message| message.content.len()).sum();
+            message_idx += 1;
+        }
+        begins.push(begin);
+        begin += block.content.len() + block.gap.len();
     }
-    blocks
-        .iter()
-        .take_while(|block| {
-            n_bytes = n_bytes.max(starts[block.message_idx]) + block.content.len() + block.gap.len();
-            n_bytes - block.gap.len() <= n_fixed_bytes
-        })
-        .count()
+    begins.partition_point(|&begin| begin < fixed_bytes.start)..begins.partition_point(|&begin| begin < fixed_bytes.end)
 }

@@ -10,6 +10,7 @@ mod compose;
 mod digest;
 mod family;
 mod lay;
+mod names;
 mod records;
 mod saved;
 mod slots;
@@ -17,6 +18,7 @@ mod slots;
 mod tests;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub(super) use compose::Zone;
@@ -28,7 +30,7 @@ pub(super) use crate::request::LayoutMode as Mode;
 use crate::request::{Message, Owner, Role};
 use blocks::Block;
 use family::{Family, STILL_S};
-use lay::{Prompt, n_fixed_blocks};
+use lay::{Prompt, fixed_blocks};
 use records::Records;
 use slots::Terms;
 
@@ -49,8 +51,8 @@ pub(super) struct Input<'a> {
     pub(super) messages: &'a [Message],
     /// What the house itself says in this request, always in the same order; in front of the question in every mode.
     pub(super) house: &'a [HouseSlot],
-    /// So many bytes at the system text's beginning are marked for the client's own cache, and stay.
-    pub(super) n_fixed_bytes: usize,
+    /// Bytes of the system messages, one after the other, that are marked for the client's own cache: what begins there stays.
+    pub(super) fixed_bytes: Range<usize>,
     pub(super) mode: Mode,
     pub(super) fit: Fit,
     /// Unix time in seconds.
@@ -187,8 +189,8 @@ impl Live {
     pub(super) fn lay<'a>(&mut self, input: &Input<'a>) -> Laid<'a> {
         if input.mode == Mode::Observe && !input.house.is_empty() {
             // The house's own values are laid, the client's text is only looked at.
-            let seen = self.lay(&Input { house: &[], ..*input });
-            let laid = self.lay(&Input { mode: Mode::Off, ..*input });
+            let seen = self.lay(&Input { house: &[], fixed_bytes: input.fixed_bytes.clone(), ..*input });
+            let laid = self.lay(&Input { mode: Mode::Off, fixed_bytes: input.fixed_bytes.clone(), ..*input });
             return Laid { moved: seen.moved, n_gained_bytes: seen.n_gained_bytes, ..laid };
         }
         self.try_lay(input).unwrap_or(Laid::untouched(input.messages))
@@ -245,7 +247,7 @@ impl Live {
             n_leading,
             terms: Terms {
                 may_move_prose: input.mode != Mode::Safe,
-                n_fixed_blocks: n_fixed_blocks(&blocks, leading, input.n_fixed_bytes),
+                fixed_blocks: fixed_blocks(&blocks, leading, &input.fixed_bytes),
             },
             blocks,
             turns,
@@ -260,10 +262,13 @@ impl Live {
 
     /// The family of a request, which has counted its changes.
     fn family(&mut self, owner: Digest, input: &Input, blocks: &[Block]) -> usize {
+        let sent = lay::as_sent(blocks);
         let mut best: Option<(usize, f64)> = None;
         for (family_idx, family) in self.families.iter().enumerate() {
             if family.owner == owner && family.model == input.model {
-                let agreement = family.agreement(blocks);
+                // What it learnt from a text may have made another text of it; a retry is the same request all the same.
+                let has_seen = family.is_held(sent, input.now);
+                let agreement = if has_seen { f64::INFINITY } else { family.agreement(blocks) };
                 if agreement >= AGREEMENT_MIN && best.is_none_or(|(_, other)| agreement > other) {
                     best = Some((family_idx, agreement));
                 }

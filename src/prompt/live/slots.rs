@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::blocks::{Block, Kind};
 use super::digest::Digest;
+use super::names::Names;
 use crate::request::Message;
 
 /// Cells of the table that aligns two lists exactly; above it (two texts of 500 blocks without a common end), only blocks
@@ -39,11 +40,11 @@ pub(super) enum Place {
 }
 
 /// What may leave the system text of one request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) may_move_prose: bool,
-    /// The first blocks, which the client marked for its own cache and which stay.
-    pub(super) n_fixed_blocks: usize,
+    /// Blocks that the client marked for its own cache, and which stay.
+    pub(super) fixed_blocks: Range<usize>,
 }
 
 /// A system text laid out.
@@ -66,7 +67,7 @@ pub(super) struct Placed {
 pub(super) struct Value {
     /// Empty: nothing stands there.
     pub(super) text: Arc<str>,
-    /// The heading that stays behind.
+    /// What it must stand under to be known; of an empty one what it stood under.
     pub(super) label: Option<Arc<str>>,
     /// It is the time or the date, which the block's first line shows.
     pub(super) is_in_marker: bool,
@@ -83,8 +84,10 @@ pub(in crate::prompt) struct HouseSlot {
 }
 
 /// Lays `blocks` of `n_messages` leading messages out. `None`: nothing would stay, so nothing may move.
-pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms: Terms) -> Option<Placed> {
+pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms: &Terms) -> Option<Placed> {
     let mut to: Vec<Option<SlotIdx>> = vec![None; blocks.len()];
+    // For each slot the block that it stands behind.
+    let mut behind: Vec<Option<usize>> = vec![None; layout.n_slots()];
     let numbers = slot_numbers(&layout.places);
     let digest_of = |place: &Place| if let Place::Stable(digest) = place { Some(*digest) } else { None };
     for run in runs(&layout.places, digest_of, blocks) {
@@ -99,6 +102,8 @@ pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms:
         }
         for (&place_idx, range) in states.iter().zip(assign(&is_slot, plain.len())) {
             let Place::State { has_prose } = layout.places[place_idx] else { continue };
+            let before = range.start.checked_sub(1).map(|at| plain[at]).or(run.blocks.start.checked_sub(1));
+            behind[usize::from(numbers[place_idx])] = before;
             let slot_blocks = &plain[range];
             let has_items = slot_blocks.iter().any(|&block_idx| blocks[block_idx].list.is_some());
             for &block_idx in slot_blocks {
@@ -107,7 +112,9 @@ pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms:
             }
         }
     }
-    to[..terms.n_fixed_blocks.min(blocks.len())].fill(None);
+    to[terms.fixed_blocks.clone()].fill(None);
+    let names = Names::of(blocks);
+    names.settle(&mut to);
     if to.iter().all(Option::is_some) {
         return None;
     }
@@ -117,7 +124,7 @@ pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms:
     Some(Placed {
         digest: digest(&texts),
         texts,
-        values: values(blocks, &to, layout.n_slots()),
+        values: values(blocks, &to, &names, &behind),
         clocks: clocks.map(|(_, &number)| number).collect(),
         to,
     })
@@ -212,7 +219,8 @@ fn width(gap: &str) -> (usize, usize) {
     (gap.matches('\n').count(), gap.len())
 }
 
-fn values(blocks: &[Block], to: &[Option<SlotIdx>], n_slots: usize) -> Vec<Value> {
+fn values(blocks: &[Block], to: &[Option<SlotIdx>], names: &Names, behind: &[Option<usize>]) -> Vec<Value> {
+    let n_slots = behind.len();
     let mut texts: Vec<String> = vec![String::new(); n_slots];
     let mut labels: Vec<Option<Arc<str>>> = vec![None; n_slots];
     // The last block of each slot, to know whether the gap behind it was between two of its own.
@@ -222,17 +230,20 @@ fn values(blocks: &[Block], to: &[Option<SlotIdx>], n_slots: usize) -> Vec<Value
         if last_idx[slot] != usize::MAX {
             let follows = last_idx[slot] + 1 == block_idx && !blocks[last_idx[slot]].gap.is_empty();
             texts[slot].push_str(if follows { blocks[last_idx[slot]].gap } else { "\n" });
-        } else if let Some(heading_idx) = block.heading_idx
-            && to[heading_idx].is_none()
-        {
-            labels[slot] = Some(blocks[heading_idx].content.trim_start().into());
+        } else {
+            labels[slot] = names.name(block_idx);
         }
         // White space in front of the text's first block means nothing elsewhere.
         let content = if block_idx == 0 { block.content.trim_start() } else { block.content };
         texts[slot].push_str(content);
         last_idx[slot] = block_idx;
     }
-    texts.into_iter().zip(labels).map(|(text, label)| Value { text: text.into(), label, is_in_marker: false }).collect()
+    let value = |((text, label), behind): ((String, Option<Arc<str>>), &Option<usize>)| {
+        // What is gone is named by where it was.
+        let label = if text.is_empty() { behind.and_then(|behind| names.name_behind(behind)) } else { label };
+        Value { text: text.into(), label, is_in_marker: false }
+    };
+    texts.into_iter().zip(labels).zip(behind).map(value).collect()
 }
 
 /// What lies between two neighbours that are the same in both lists.
@@ -399,8 +410,8 @@ mod tests {
         let laid = |layout: &Layout, text: &str| {
             let mut blocks = Vec::new();
             split(text, 0, &|_| false, &mut blocks);
-            let terms = Terms { may_move_prose: true, n_fixed_blocks: 0 };
-            let placed = place(layout, &blocks, 1, terms).expect("something stays");
+            let terms = Terms { may_move_prose: true, fixed_blocks: 0..0 };
+            let placed = place(layout, &blocks, 1, &terms).expect("something stays");
             (placed.texts[0].clone().unwrap(), placed.values[0].text.to_string())
         };
         for (bare, slot_at, full, value) in [

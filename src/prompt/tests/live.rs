@@ -279,6 +279,28 @@ async fn a_house_that_lays_nothing_out_writes_nothing() {
 }
 
 #[test]
+fn what_a_client_marked_for_its_own_cache_stays_but_for_a_nonce_at_its_front() {
+    let billing = "x-anthropic-billing-header: cc_version=2.1.36; cc_entrypoint=cli; cch=a1b2c;";
+    let time = "Current time: 20:06:10";
+    let moved = |system: String, n_marked_bytes| {
+        let system = Message { n_marked_bytes, ..Message::text(Role::System, system) };
+        let asked = request("model", &[system, user("Oven?")], &[]);
+        let planned = laying(LayoutMode::Safe, 1 << 20, None).plan(&asked, &Moment::utc(START)).unwrap();
+        planned.moved.iter().map(|moved| moved.text.to_string()).collect::<Vec<_>>()
+    };
+    let text = format!("{time}\n{RULES}");
+    assert_eq!(moved(text.clone(), 0), [time]);
+    assert_eq!(moved(text.clone(), text.len()), [""; 0]);
+    // The mark ends before the time.
+    assert_eq!(moved(format!("{RULES}\n{time}"), RULES.len()), [time]);
+    let text = format!("{billing}\n{time}\n{RULES}");
+    assert_eq!(moved(text.clone(), text.len()), [billing]);
+    // Elsewhere it is what the client says it is.
+    let text = format!("{RULES}\n{billing}");
+    assert_eq!(moved(text.clone(), text.len()), [""; 0]);
+}
+
+#[test]
 fn owners_do_not_share_what_was_learnt() {
     let mut planner = laying(LayoutMode::Safe, 1 << 20, None);
     let mut asked = request("model", &[clocked(START), user("Oven?")], &[]);
