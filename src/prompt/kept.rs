@@ -111,6 +111,7 @@ mod tests {
             n_context_tokens: 1 << 20,
             count_tokens: &|text| text.len(),
             is_clock: &|line, _| line.starts_with("nonce"),
+            clock_sentences: &|_, _| Vec::new(),
         });
     }
 

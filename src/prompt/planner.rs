@@ -136,6 +136,7 @@ impl Planner {
                 n_context_tokens: layout.n_context_tokens,
                 count_tokens: &count_tokens,
                 is_clock: &|line, now| clock::kind(line, now).is_some(),
+                clock_sentences: &|line, now| clock::parts(line, now).into_iter().map(|(range, _)| range).collect(),
             }),
         };
         let messages = match &laid.messages {

@@ -16,6 +16,7 @@ mod store;
 mod tests;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub(super) use compose::Zone;
@@ -23,7 +24,7 @@ pub use records::RecordId;
 
 pub(super) use crate::request::LayoutMode as Mode;
 use crate::request::{Message, Owner, Role};
-use blocks::Block;
+use blocks::{Block, Clocks};
 use digest::Digest;
 use family::Family;
 use lay::{Prompt, n_fixed_blocks};
@@ -61,8 +62,10 @@ pub(super) struct Input<'a> {
     /// Tokens that the context holds.
     pub(super) n_context_tokens: usize,
     pub(super) count_tokens: &'a dyn Fn(&str) -> usize,
-    /// Whether a line holds the time, or something made up for one request, at this Unix time.
+    /// Whether all that a line says is the time, or something made up for one request, at this Unix time.
     pub(super) is_clock: &'a dyn Fn(&str, i64) -> bool,
+    /// The sentences of a line that do, in order, with the white space behind them.
+    pub(super) clock_sentences: &'a dyn Fn(&str, i64) -> Vec<Range<usize>>,
 }
 
 /// How hard to try to be short (R12).
@@ -218,9 +221,11 @@ impl Live {
         let n_leading = input.messages.iter().take_while(|message| is_system(message)).count();
         let (leading, turns) = input.messages.split_at(n_leading);
         let is_clock = |line: &str| (input.is_clock)(line, input.now);
+        let sentences = |line: &str| (input.clock_sentences)(line, input.now);
+        let clocks = Clocks { is_clock: &is_clock, sentences: &sentences };
         let mut blocks = Vec::new();
         for (message_idx, message) in leading.iter().enumerate() {
-            blocks::split(&message.content, message_idx, &is_clock, &mut blocks);
+            blocks::split(&message.content, message_idx, clocks, &mut blocks);
         }
         let place_for_block = turns.iter().rposition(|message| matches!(message.role, Role::User | Role::Tool))?;
         if blocks.is_empty() || blocks.len() > N_BLOCKS_MAX {
