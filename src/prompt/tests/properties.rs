@@ -84,7 +84,7 @@ proptest! {
 
 /// Lines of a prompt without hob's own and empty ones. A turn's first line begins behind its opening.
 fn sorted_lines(planned: &Planned) -> Vec<String> {
-    let text = Bytes::new().decode(&planned.prompt.tokens).replace('⟦', "\n").replace('⟧', "\n");
+    let text = Bytes::new().decode(&planned.prompt.tokens).replace(['⟦', '⟧'], "\n");
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("[As of "));
     let mut lines: Vec<String> = lines.map(str::to_owned).collect();
     lines.sort_unstable();
