@@ -232,7 +232,7 @@ impl Family {
             + self.spine.iter().map(value).sum::<usize>()
             + self.layouts.iter().map(|layout| size_of_val(&*layout.places)).sum::<usize>()
             + size_of_val(&*self.laid)
-            + tools.into_iter().map(|(_, n_bytes)| n_bytes).sum::<usize>();
+            + tools.into_values().sum::<usize>();
     }
 
     /// Whether it can be used: a file may hold anything.
