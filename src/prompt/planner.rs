@@ -26,7 +26,7 @@ use super::{
     ToolsUse, Volatility, calls, clock, house_live, refused,
 };
 use crate::engine::{ChatTemplate, Special, Vocab};
-use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};
+use crate::request::{LayoutMode, Message, Owner, Request, Role, Token, TokenPrompt};
 
 pub struct Planner {
     vocab: Arc<dyn Vocab>,
@@ -230,6 +230,7 @@ impl Planner {
                 messages: &request.messages,
                 house: &house_slots,
                 fixed_bytes: marked(&request.messages, now.unix_s),
+                tools,
                 mode,
                 fit,
                 now: now.unix_s,
@@ -237,6 +238,7 @@ impl Planner {
                 n_context_tokens: layout.n_context_tokens,
                 count_tokens: &count_tokens,
                 is_clock: &is_clock,
+                clock_sentences: &|line, now| clock::parts(line, now).into_iter().map(|(range, _)| range).collect(),
             }),
         };
         let client_messages = match &laid.messages {
@@ -330,6 +332,18 @@ impl Planner {
         }
     }
 
+    /// Forgets what was kept of `whose` prompts and answers, in the layout's file, too; `None`: of all. It costs tokens.
+    pub fn forget(&mut self, whose: Option<Owner>) {
+        self.kept.forget(whose);
+        self.tokeniser.forget(whose);
+        self.heads = Heads::new(self.controls.clone());
+    }
+
+    /// For when nobody asks: forgets what is old and saves what changed.
+    pub fn rest(&mut self, now: &Moment) {
+        self.kept.rest(now.unix_s);
+    }
+
     /// What to keep warm: of each profile the head that all its requests share. A profile without a stable end has none.
     pub fn pins(&mut self) -> Result<Vec<Head>, PromptError> {
         let Planner { houses, landing, toolsets, tokeniser, heads, .. } = self;
@@ -408,7 +422,12 @@ impl Planner {
                     let _ = reply.send(planned);
                 }
                 Ok(Command::Remember(spoken)) => self.remember(&spoken),
-                Err(RecvTimeoutError::Timeout) => self.kept.rest(Moment::now().unix_s),
+                Ok(Command::Forget { whose, done }) => {
+                    self.forget(whose);
+                    // Whoever asked may have gone; it is forgotten all the same.
+                    let _ = done.send(());
+                }
+                Err(RecvTimeoutError::Timeout) => self.rest(&Moment::now()),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }

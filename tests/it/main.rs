@@ -10,6 +10,9 @@ mod commands;
 #[cfg(feature = "llama")]
 mod conversations;
 #[cfg(feature = "llama")]
+mod figures;
+mod golden;
+#[cfg(feature = "llama")]
 mod home_assistant;
 mod house;
 mod house_says;
