@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use crate::config::{Config, Listen};
 use crate::engine::Model;
 use crate::http::{BindError, House, Server};
-use crate::prompt::{Head, Layout, PlanFailure, Planned, Planner, PlannerHandle, Profile, PromptError, Spoken};
+use crate::prompt::{Head, Layout, Moment, PlanFailure, Planned, Planner, PlannerHandle, Profile, PromptError, Spoken};
 use crate::request::Request;
 use crate::scheduler::{self, Pin, SchedulerHandle, StartError, Status, Submission, SubmitError};
 use crate::telemetry::{self, Store, TelemetryHandle};
@@ -80,6 +80,20 @@ impl Daemon {
         server: Server,
     ) -> Result<Daemon, DaemonError> {
         Daemon::start_with(config, profiles, model, server, |_| Ok(Vec::new()))
+    }
+
+    /// Like `start`, in a house whose wall clock is `clock`: for a day that is lived again.
+    pub fn start_at<M: Model>(
+        config: &Config,
+        profiles: Vec<Profile>,
+        model: Arc<M>,
+        server: Server,
+        clock: impl Fn() -> Moment + Send + 'static,
+    ) -> Result<Daemon, DaemonError> {
+        Daemon::start_with(config, profiles, model, server, |planner| {
+            planner.set_clock(clock);
+            planner.pins()
+        })
     }
 
     fn start_with<M: Model>(

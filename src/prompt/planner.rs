@@ -32,6 +32,7 @@ pub struct Planner {
     heads: Heads,
     layout: Layout,
     kept: Kept,
+    clock: Box<dyn Fn() -> Moment + Send>,
 }
 
 /// How clients' own prompts are laid out.
@@ -67,6 +68,7 @@ impl Planner {
             controls,
             layout: Layout { mode: LayoutMode::Off, n_context_tokens: usize::MAX, file: None },
             kept: Kept::load(None),
+            clock: Box::new(Moment::now),
         };
         if planner.tools_by_fallback() {
             tracing::info!("the chat template has no place for tools: they are written into the system text");
@@ -79,6 +81,11 @@ impl Planner {
         self.kept = Kept::load(layout.file.clone());
         self.layout = layout;
         self
+    }
+
+    /// Lets `run` ask `clock` what time it is, instead of the machine.
+    pub fn set_clock(&mut self, clock: impl Fn() -> Moment + Send + 'static) {
+        self.clock = Box::new(clock);
     }
 
     /// Whether tools are written into the system text, because the template has no place for them.
@@ -232,12 +239,12 @@ impl Planner {
                 // Nobody waits for it any more.
                 Ok(Command::Plan { reply, .. }) if reply.is_closed() => {}
                 Ok(Command::Plan { request, reply }) => {
-                    let planned = self.plan(&request, &Moment::now());
+                    let planned = self.plan(&request, &(self.clock)());
                     // A client that left in the meantime wants no answer.
                     let _ = reply.send(planned);
                 }
                 Ok(Command::Remember(spoken)) => self.remember(&spoken),
-                Err(RecvTimeoutError::Timeout) => self.kept.rest(Moment::now().unix_s),
+                Err(RecvTimeoutError::Timeout) => self.kept.rest((self.clock)().unix_s),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }

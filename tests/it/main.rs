@@ -15,5 +15,6 @@ mod layout;
 mod models;
 #[cfg(feature = "llama")]
 mod real;
+mod questions;
 mod reuse;
 mod tidy;
