@@ -15,15 +15,20 @@ use crate::request::{Owner, Token};
 
 /// Bytes of kept ids and their keys: some 10,000 answers of 100 tokens.
 const BYTES_MAX: usize = 8 << 20;
-/// Bytes of one entry beside its ids: key, pointers, the hash table's share.
-const ENTRY_BYTES: usize = 96;
+/// Bytes of one entry beside its ids: key, owner, pointers, the hash table's share.
+const ENTRY_BYTES: usize = 136;
 /// Templates have one opening, or two with thinking; more than this would be none that comes again.
 const N_OPENINGS_MAX: usize = 16;
 
 pub(super) struct Echoes {
-    kept: Memo<[u8; 32], Box<[Token]>>,
+    kept: Memo<[u8; 32], Echo>,
     /// What stood between the last control token and an answer: only a stretch that begins like this is looked up.
     openings: HashSet<Box<str>>,
+}
+
+struct Echo {
+    owner: Owner,
+    ids: Box<[Token]>,
 }
 
 /// An answer as it was said.
@@ -59,7 +64,8 @@ impl Echoes {
             let Some(n) = n_tokens_of(vocab, &spoken.tokens, text).filter(|&n| n > 0) else { continue };
             let ids: Box<[Token]> = opening.iter().chain(&spoken.tokens[..n]).copied().collect();
             let n_bytes = std::mem::size_of_val(&*ids) + ENTRY_BYTES;
-            self.kept.insert(key(spoken.owner, &spoken.opening, text), ids, n_bytes);
+            let echo = Echo { owner: spoken.owner, ids };
+            self.kept.insert(key(spoken.owner, &spoken.opening, text), echo, n_bytes);
         }
     }
 
@@ -67,7 +73,12 @@ impl Echoes {
     pub(super) fn get(&mut self, owner: Owner, stretch: &str) -> Option<&[Token]> {
         let opening = self.openings.iter().find(|opening| stretch.starts_with(&***opening))?;
         let key = key(owner, opening, &stretch[opening.len()..]);
-        self.kept.get(&key).map(|ids| &**ids)
+        self.kept.get(&key).map(|echo| &*echo.ids)
+    }
+
+    /// Forgets what `whose` was told; `None`: what anybody was.
+    pub(super) fn forget(&mut self, whose: Option<Owner>) {
+        self.kept.retain(|echo| whose.is_some_and(|whose| whose != echo.owner));
     }
 }
 
@@ -152,6 +163,10 @@ mod tests {
         assert_eq!(echoes.get(BOB, "assistant\ncab"), None);
         assert_eq!(echoes.get(ALICE, "user\ncab"), None);
         assert_eq!(echoes.get(ALICE, "assistant\nca"), None);
+        echoes.forget(Some(BOB));
+        assert!(echoes.get(ALICE, "assistant\ncab").is_some());
+        echoes.forget(Some(ALICE));
+        assert_eq!(echoes.get(ALICE, "assistant\ncab"), None);
     }
 
     #[test]

@@ -9,12 +9,13 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::live::Live;
+use crate::request::Owner;
 
 /// Long enough that a tool loop is written once, short enough that a power cut costs no conversation.
 const SAVE_AFTER: Duration = Duration::from_secs(5);
 const FORGET_EVERY_S: i64 = 3600;
-/// Private text does not outlive its use for longer than evidence does.
-const RECORDS_KEPT_S: i64 = 30 * 24 * 3600;
+/// Private text does not outlive its last use for longer; that of a household away for a week is learnt anew.
+const KEEP_S: i64 = 7 * 24 * 3600;
 
 pub(super) struct Kept {
     live: Live,
@@ -62,8 +63,14 @@ impl Kept {
     pub(super) fn rest(&mut self, now: i64) {
         if now - self.forgot_at >= FORGET_EVERY_S {
             self.forgot_at = now;
-            self.has_changed |= self.live.idle(now, now - RECORDS_KEPT_S);
+            self.has_changed |= self.live.idle(now, now - KEEP_S);
         }
+        self.save();
+    }
+
+    /// Forgets what was learnt of `whose` prompts, in the file, too; `None`: of all.
+    pub(super) fn forget(&mut self, whose: Option<Owner>) {
+        self.has_changed |= self.live.forget(whose);
         self.save();
     }
 
@@ -84,7 +91,7 @@ impl Kept {
 mod tests {
     use super::super::live::{Fit, Input, Mode, Zone};
     use super::*;
-    use crate::request::{Message, Owner, Role};
+    use crate::request::{Message, Role};
 
     const NOW: i64 = 1_796_069_170;
 
@@ -95,6 +102,7 @@ mod tests {
             model: "model",
             conversation: None,
             messages: &messages,
+            tools: &[],
             n_fixed_bytes: 0,
             mode: Mode::Safe,
             fit: Fit::Free,
@@ -130,7 +138,7 @@ mod tests {
         talk(&mut kept);
         kept.rest(NOW);
         assert!(!Kept::load(Some(file.clone())).live.is_empty());
-        kept.rest(NOW + RECORDS_KEPT_S + 1);
+        kept.rest(NOW + KEEP_S + 1);
         assert!(kept.live.is_empty() && kept.rest_after().is_none());
         assert!(Kept::load(Some(file)).live.is_empty());
     }

@@ -19,7 +19,7 @@ use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
 use super::{Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Volatility, clock, refused};
 use crate::engine::{ChatTemplate, Special, Vocab};
-use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};
+use crate::request::{LayoutMode, Message, Owner, Request, Role, Token, TokenPrompt};
 
 pub struct Planner {
     vocab: Arc<dyn Vocab>,
@@ -134,6 +134,7 @@ impl Planner {
                 model: &request.model,
                 conversation: request.conversation.as_deref(),
                 messages: &request.messages,
+                tools,
                 n_fixed_bytes: 0,
                 mode,
                 fit,
@@ -200,6 +201,18 @@ impl Planner {
         }
     }
 
+    /// Forgets what was kept of `whose` prompts and answers, in the layout's file, too; `None`: of all. It costs tokens.
+    pub fn forget(&mut self, whose: Option<Owner>) {
+        self.kept.forget(whose);
+        self.tokeniser.forget(whose);
+        self.heads = Heads::new(self.controls.clone());
+    }
+
+    /// For when nobody asks: forgets what is old and saves what changed.
+    pub fn rest(&mut self, now: &Moment) {
+        self.kept.rest(now.unix_s);
+    }
+
     /// What to keep warm: of each profile the head that all its requests share. A profile without a stable end has none.
     pub fn pins(&mut self) -> Result<Vec<Head>, PromptError> {
         let Planner { houses, landing, toolsets, tokeniser, heads, .. } = self;
@@ -244,7 +257,12 @@ impl Planner {
                     let _ = reply.send(planned);
                 }
                 Ok(Command::Remember(spoken)) => self.remember(&spoken),
-                Err(RecvTimeoutError::Timeout) => self.kept.rest((self.clock)().unix_s),
+                Ok(Command::Forget { whose, done }) => {
+                    self.forget(whose);
+                    // Whoever asked may have gone; it is forgotten all the same.
+                    let _ = done.send(());
+                }
+                Err(RecvTimeoutError::Timeout) => self.rest(&(self.clock)()),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }

@@ -33,6 +33,11 @@ pub(crate) enum Recording {
 
 /// The bodies of a recording's chat requests, ready to be sent: without the two of the set-up and the AI task.
 pub(crate) fn bodies(recording: Recording) -> Vec<Value> {
+    labelled_bodies(recording).into_iter().map(|(body, _)| body).collect()
+}
+
+/// The same, each with its label: what was said, in which conversation, from where.
+pub(crate) fn labelled_bodies(recording: Recording) -> Vec<(Value, String)> {
     let text = match recording {
         Recording::LlamaCpp => include_str!("fixtures/home-assistant/llama_cpp.jsonl"),
         Recording::Ollama => include_str!("fixtures/home-assistant/ollama.jsonl"),
@@ -42,7 +47,7 @@ pub(crate) fn bodies(recording: Recording) -> Vec<Value> {
         let label = line["label"].as_str().unwrap();
         !label.starts_with("setup:") && label != "ai_task"
     });
-    let bodies: Vec<Value> = chats
+    let bodies: Vec<(Value, String)> = chats
         .map(|mut line| {
             let mut body = line["body"].take();
             if recording == Recording::Ollama {
@@ -51,7 +56,7 @@ pub(crate) fn bodies(recording: Recording) -> Vec<Value> {
             body["max_tokens"] = 1.into();
             body["temperature"] = 0.into();
             body["stream"] = false.into();
-            body
+            (body, line["label"].as_str().unwrap().to_owned())
         })
         .collect();
     assert_eq!(bodies.len(), N_REQUESTS);

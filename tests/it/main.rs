@@ -8,6 +8,8 @@ mod bad_input;
 mod cold;
 mod commands;
 #[cfg(feature = "llama")]
+mod figures;
+#[cfg(feature = "llama")]
 mod home_assistant;
 mod house;
 mod layout;

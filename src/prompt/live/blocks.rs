@@ -8,6 +8,8 @@ use super::digest::Digest;
 /// Lines shorter than this are not wrapped prose: a line that goes on below is cut near the writer's right margin, and
 /// nobody's margin is narrower.
 const WRAPPED_BYTES_MIN: usize = 50;
+/// Longer lines are paragraphs. The longest line that Home Assistant adds for a device has 140 bytes.
+const LINE_BYTES_MAX: usize = 240;
 
 #[derive(Clone, Debug)]
 pub(super) struct Block<'a> {
@@ -29,7 +31,9 @@ pub(super) struct Block<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) enum Kind {
-    /// A line, or several where a sentence goes on below.
+    /// A short line.
+    Line,
+    /// A paragraph: a long line, or several where a sentence goes on below.
     Prose,
     /// `key: value`, `key = value`.
     KeyValue,
@@ -72,10 +76,11 @@ fn push<'a>(
 ) {
     let mut add = |text: &'a str, is_clock: bool| {
         let content = text.trim_end();
+        let is_line = kind == Kind::Prose && content.len() <= LINE_BYTES_MAX && !content.trim_start().contains('\n');
         blocks.push(Block {
             content,
             gap: &text[content.len()..],
-            kind,
+            kind: if is_line { Kind::Line } else { kind },
             list: None,
             heading_idx: None,
             digest: Digest::of(content.as_bytes()),
@@ -287,7 +292,7 @@ mod tests {
         let wrapped = "You ARE equipped to answer questions about the current state of\nthe home by retrieving it.";
         check(
             &format!("Answer truthfully.\n{wrapped}\n\nBe brief."),
-            &[("Answer truthfully.", Kind::Prose), (wrapped, Kind::Prose), ("Be brief.", Kind::Prose)],
+            &[("Answer truthfully.", Kind::Line), (wrapped, Kind::Prose), ("Be brief.", Kind::Line)],
         );
     }
 

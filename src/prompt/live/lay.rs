@@ -101,7 +101,7 @@ impl<'a> Prompt<'_, 'a> {
         for &id in &basis.chain {
             records.get_mut(id).expect("a chain is of records that are held").used_at = now;
         }
-        family.note_laid(basis.placed.digest, now);
+        family.note_laid(self.prefix(basis.placed.digest), now);
         Some(self.render(&basis, records, &keys, n_gained_bytes))
     }
 
@@ -189,19 +189,29 @@ impl<'a> Prompt<'_, 'a> {
 
     /// A layout for a conversation without a past.
     ///
-    /// New evidence costs what stands behind its place once. It is used where that is computed anyway: a text that was
-    /// laid lately is likely to be held.
+    /// New evidence costs what stands behind its place once, for each set of tools. It is used where that is computed
+    /// anyway: a text that was laid lately, with these tools, is likely to be held, in whichever layout that was.
     fn place_anew(&self, family: &mut Family) -> Option<(u32, Placed)> {
-        let current = family.current();
-        let (version, placed) = (current.version, self.place(current));
-        if placed.as_ref().is_some_and(|placed| family.is_held(placed.digest, self.input.now)) {
-            return Some((version, placed?));
+        let held = family.layouts().find_map(|layout| {
+            let placed = self.place(layout)?;
+            family.is_held(self.prefix(placed.digest), self.input.now).then_some((layout.version, placed))
+        });
+        if held.is_some() {
+            return held;
         }
         let layout = family.renew();
-        if layout.version == version {
-            return Some((version, placed?));
-        }
         Some((layout.version, self.place(layout)?))
+    }
+
+    /// Names a system text with the tools that stand beside it: what is held of a conversation begins with both.
+    fn prefix(&self, system: Digest) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(system.bytes());
+        for tool in self.input.tools {
+            hasher.update(&(tool.len() as u64).to_le_bytes());
+            hasher.update(tool.as_bytes());
+        }
+        Digest::so_far(&hasher)
     }
 
     fn place(&self, layout: &Layout) -> Option<Placed> {
@@ -278,11 +288,12 @@ impl<'a> Prompt<'_, 'a> {
             hasher.update(block.content.as_bytes());
             hasher.update(block.gap.as_bytes());
         });
-        let sent = Digest::so_far(&hasher);
-        let gains = family.is_held(placed.digest, now) && !family.is_held(sent, now);
+        let sent = self.prefix(Digest::so_far(&hasher));
+        let placed_prefix = self.prefix(placed.digest);
+        let gains = family.is_held(placed_prefix, now) && !family.is_held(sent, now);
         family.note_laid(sent, now);
         if self.input.mode == Mode::Observe {
-            family.note_laid(placed.digest, now);
+            family.note_laid(placed_prefix, now);
         }
         let first = placed.to.iter().position(Option::is_some).filter(|_| gains);
         first.map_or(0, |first| {

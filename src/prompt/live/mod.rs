@@ -25,9 +25,9 @@ pub(super) use crate::request::LayoutMode as Mode;
 use crate::request::{Message, Owner, Role};
 use blocks::Block;
 use digest::Digest;
-use family::{Family, STILL_S};
+use family::Family;
 use lay::{Prompt, n_fixed_blocks};
-use records::Records;
+use records::{Record, Records};
 use slots::Terms;
 
 /// Stable bytes that must be the same in a family, as a share (R1).
@@ -36,6 +36,10 @@ const AGREEMENT_MIN: f64 = 0.75;
 const N_FAMILIES_MAX: usize = 256;
 /// Records and evidence together (R14).
 const N_BYTES_MAX: usize = 32 << 20;
+/// Evidence has this part of them: 8 MiB are some 250 texts of 150 lines that have changed their layout often.
+const FAMILIES_PART: usize = 4;
+/// A text of more lines stays as it is: what is kept of it must not be all that is kept.
+const N_BLOCKS_MAX: usize = 8192;
 
 /// One request, as far as it matters here.
 pub(super) struct Input<'a> {
@@ -45,6 +49,8 @@ pub(super) struct Input<'a> {
     pub(super) conversation: Option<&'a str>,
     /// System text first.
     pub(super) messages: &'a [Message],
+    /// As they are rendered.
+    pub(super) tools: &'a [String],
     /// So many bytes at the system text's beginning are marked for the client's own cache, and stay.
     pub(super) n_fixed_bytes: usize,
     pub(super) mode: Mode,
@@ -140,11 +146,12 @@ pub(super) struct Live {
     families: Vec<Family>,
     next_family: u64,
     records: Records,
+    n_bytes_max: usize,
 }
 
 impl Default for Live {
     fn default() -> Live {
-        Live { families: Vec::new(), next_family: 0, records: Records::new(N_BYTES_MAX) }
+        Live { families: Vec::new(), next_family: 0, records: Records::new(), n_bytes_max: N_BYTES_MAX }
     }
 }
 
@@ -160,14 +167,37 @@ impl Live {
         self.records.note_answer(record, records::answer(answer));
     }
 
-    /// Forgets what stood still for long, and records not used since `records_since`. For idle times. Whether a family or a
-    /// record is gone.
-    pub(super) fn idle(&mut self, now: i64, records_since: i64) -> bool {
-        let n_before = (self.families.len(), self.records.len());
-        self.families.retain(|family| now - family.used_at < STILL_S);
+    /// Forgets what stood still for long, and families and records not used since `since`. For idle times. Whether a family
+    /// or a record is gone.
+    pub(super) fn idle(&mut self, now: i64, since: i64) -> bool {
         self.families.iter_mut().for_each(|family| family.forget_still(now));
-        self.records.retain(|record| record.used_at >= records_since);
+        self.keep(|family| family.used_at >= since, |record| record.used_at >= since)
+    }
+
+    /// Forgets families and records of `whose`; `None`: all. Whether there were any.
+    pub(super) fn forget(&mut self, whose: Option<Owner>) -> bool {
+        let owner = whose.map(owner_digest);
+        let is_anothers = |other: Digest| owner.is_some_and(|owner| owner != other);
+        self.keep(|family| is_anothers(family.owner), |record| is_anothers(record.owner))
+    }
+
+    /// Whether a family or a record is gone.
+    fn keep(&mut self, family: impl Fn(&Family) -> bool, record: impl Fn(&Record) -> bool) -> bool {
+        let n_before = (self.families.len(), self.records.len());
+        self.families.retain(family);
+        self.records.retain(record);
         n_before != (self.families.len(), self.records.len())
+    }
+
+    /// Ends above the bound: the least used families give way while they have more than their part, then records.
+    fn make_room(&mut self) {
+        let n_bytes = |families: &[Family]| families.iter().map(Family::n_bytes).sum::<usize>();
+        while n_bytes(&self.families) > self.n_bytes_max / FAMILIES_PART && self.families.len() > 1 {
+            let least = self.families.iter().enumerate().min_by_key(|(_, family)| family.used_at);
+            let (least_idx, _) = least.expect("there is more than one family");
+            self.families.remove(least_idx);
+        }
+        self.records.make_room(self.n_bytes_max.saturating_sub(n_bytes(&self.families)));
     }
 
     /// For when the K/V is gone: what was laid is held no longer, and a better layout costs nothing.
@@ -193,7 +223,7 @@ impl Live {
             blocks::split(&message.content, message_idx, &is_clock, &mut blocks);
         }
         let place_for_block = turns.iter().rposition(|message| matches!(message.role, Role::User | Role::Tool))?;
-        if blocks.is_empty() {
+        if blocks.is_empty() || blocks.len() > N_BLOCKS_MAX {
             return None;
         }
         let owner = owner_digest(input.owner);
@@ -213,8 +243,9 @@ impl Live {
             in_loop: turns.last().is_some_and(|message| message.role != Role::User),
         };
         let laid = prompt.lay(&mut families[family_idx], records);
+        families[family_idx].weigh();
         // Not before: what is laid stands on records.
-        records.make_room();
+        self.make_room();
         laid
     }
 

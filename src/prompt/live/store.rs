@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::family::Family;
-use super::records::{Record, RecordId, Records};
+use super::records::{Record, RecordId};
 use super::{Live, N_BYTES_MAX};
 
 /// Rises when the file's meaning changes.
-const HEAD: &str = "hob live 1";
+const HEAD: &str = "hob live 2";
 /// As text, records are longer than in memory by escapes and names; a file above this is not ours.
 const FILE_BYTES_MAX: u64 = 4 * N_BYTES_MAX as u64;
 
@@ -103,8 +103,8 @@ impl Live {
         if !loaded.families.iter().all(Family::is_whole) {
             return Err(damaged("a family has no layout".into()));
         }
-        let mut live =
-            Live { families: loaded.families, next_family: loaded.next_family, records: Records::new(N_BYTES_MAX) };
+        let mut live = Live { families: loaded.families, next_family: loaded.next_family, ..Live::default() };
+        live.families.iter_mut().for_each(Family::weigh);
         for (id, record) in loaded.records {
             live.records.restore(id, record);
         }

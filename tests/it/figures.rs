@@ -1,0 +1,196 @@
+//! What laying out saves of real days and of a clock in front, in exact token counts.
+//!
+//! A *day* is a recording's chat requests in their order, planned under a real model's vocabulary and template at moments
+//! that the test chooses. Everything computed is kept, so that a token is computed when no earlier prompt began with it and
+//! all before it; `home_assistant` shows that the daemon computes exactly as many.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hob::engine::llama::{LoadedModel, Weights};
+use hob::engine::{ChatTemplate, Model, Vocab};
+use hob::http::parse_chat;
+use hob::prompt::{Layout, Moment, Planner};
+use hob::request::{LayoutMode, Request, Token};
+use serde_json::Value;
+
+use crate::home_assistant::{NAME, Recording, labelled_bodies};
+use crate::models;
+
+/// 2026-11-30 18:27:50 UTC, when the recording was made.
+const START: i64 = 1_796_063_270;
+
+/// All that was ever computed.
+#[derive(Default)]
+struct Held(Vec<Vec<Token>>);
+
+impl Held {
+    /// Tokens of `prompt` that must be computed; the last one always is.
+    fn compute(&mut self, prompt: &[Token]) -> usize {
+        let n_common = |held: &Vec<Token>| held.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count();
+        let n_held = self.0.iter().map(n_common).max().unwrap_or(0).min(prompt.len() - 1);
+        self.0.push(prompt.to_vec());
+        prompt.len() - n_held
+    }
+}
+
+/// A household's tokeniser and template, without weights.
+struct Words {
+    vocab: Arc<dyn Vocab>,
+    template: Arc<dyn ChatTemplate>,
+}
+
+impl Words {
+    fn of(path: &Path) -> Words {
+        let model = LoadedModel::load(path, Weights::None, None, |_| {}).unwrap();
+        Words { vocab: model.vocab(), template: model.template() }
+    }
+
+    fn planner(&self, mode: LayoutMode, file: Option<&Path>) -> Planner {
+        let planner = Planner::new(self.vocab.clone(), self.template.clone(), NAME.into(), Vec::new()).unwrap();
+        planner.with_layout(Layout { mode, n_context_tokens: usize::MAX, file: file.map(Path::to_owned) })
+    }
+
+    fn text(&self, tokens: &[Token]) -> String {
+        let mut bytes = Vec::new();
+        tokens.iter().for_each(|&token| self.vocab.piece(token, &mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// The requests of a day and the letters of their conversations.
+fn day(recording: Recording) -> Vec<(Request, String)> {
+    let read = |(body, label): (Value, String)| {
+        let (_, conversation) = label.split_once("conv=").unwrap();
+        (parse_chat(body.to_string().as_bytes(), "hall").unwrap(), conversation[..1].to_owned())
+    };
+    labelled_bodies(recording).into_iter().map(read).collect()
+}
+
+/// Plans a day that begins at `start`, a request every 20 s. Returns the tokens of all prompts and those computed.
+/// `names`: what the client calls the day's conversations; Home Assistant calls them nothing.
+fn live_through(
+    planner: &mut Planner,
+    held: &mut Held,
+    day: &[(Request, String)],
+    start: i64,
+    names: Option<&str>,
+) -> Vec<(usize, usize)> {
+    let requests = day.iter().zip((start..).step_by(20));
+    let counts = requests.map(|((request, letter), now)| {
+        let conversation = names.map(|names| format!("{names} {letter}"));
+        let request = Request { conversation, ..request.clone() };
+        let planned = planner.plan(&request, &Moment::utc(now)).unwrap();
+        (planned.prompt.tokens.len(), held.compute(&planned.prompt.tokens))
+    });
+    counts.collect()
+}
+
+fn sum(counts: &[(usize, usize)]) -> (usize, usize) {
+    counts.iter().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
+}
+
+/// Tokens of all prompts of a day and those computed.
+#[derive(Debug, PartialEq, Eq)]
+struct Days {
+    from_nothing: (usize, usize),
+    /// After a restart that kept what was learnt of the first day, and nothing computed; other conversations.
+    with_evidence: (usize, usize),
+    /// Half an hour later, the client showing the histories of the first time.
+    with_both: (usize, usize),
+    /// The same as other conversations that happen to have the same words.
+    with_both_anew: (usize, usize),
+}
+
+fn days(words: &Words, recording: Recording, mode: LayoutMode) -> Days {
+    let day = day(recording);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("layout");
+    let later = START + 1800;
+    let first_day = |names| {
+        let mut planner = words.planner(mode, Some(&file));
+        let mut held = Held::default();
+        let counts = live_through(&mut planner, &mut held, &day, START, names);
+        (planner, held, sum(&counts))
+    };
+    let (mut planner, mut held, from_nothing) = first_day(None);
+    let with_both = sum(&live_through(&mut planner, &mut held, &day, later, None));
+    let (mut planner, mut held, named) = first_day(Some("first"));
+    assert_eq!(named, from_nothing, "names are no tokens");
+    planner.rest(&Moment::utc(START + 1000));
+    let mut restarted = words.planner(mode, Some(&file));
+    let with_evidence = sum(&live_through(&mut restarted, &mut Held::default(), &day, later, Some("second")));
+    let with_both_anew = sum(&live_through(&mut planner, &mut held, &day, later, Some("second")));
+    let days = Days { from_nothing, with_evidence, with_both, with_both_anew };
+    let percent = |(n_prompt, n_computed)| format!("{:.2} %", 100.0 * n_computed as f64 / n_prompt as f64);
+    eprintln!(
+        "{recording:?}, {mode:?}: from nothing {}, with evidence {}, with both {}, anew {}: {days:?}",
+        percent(days.from_nothing),
+        percent(days.with_evidence),
+        percent(days.with_both),
+        percent(days.with_both_anew)
+    );
+    days
+}
+
+#[test]
+fn a_days_figures() {
+    let words = Words::of(&models::smollm2());
+    for recording in [Recording::LlamaCpp, Recording::Ollama] {
+        for mode in [LayoutMode::Off, LayoutMode::Safe, LayoutMode::Optimise] {
+            days(&words, recording, mode);
+        }
+    }
+}
+
+/// The first question from the bedroom's satellite, after the kitchen's.
+const FROM_ANOTHER_SATELLITE: usize = 18;
+
+#[test]
+fn from_one_satellite_to_another_only_the_room_and_the_question_are_computed() {
+    let words = Words::of(&models::smollm2());
+    for recording in [Recording::LlamaCpp, Recording::Ollama] {
+        let day = day(recording);
+        let n_computed = |mode| {
+            let counts = live_through(&mut words.planner(mode, None), &mut Held::default(), &day, START, None);
+            counts[FROM_ANOTHER_SATELLITE].1
+        };
+        let as_sent = if recording == Recording::LlamaCpp { 4549 } else { 3997 };
+        assert_eq!([LayoutMode::Off, LayoutMode::Safe, LayoutMode::Optimise].map(n_computed), [as_sent, 41, 41]);
+    }
+}
+
+/// A prompt that begins with the time to the second and 40 states, of which three have changed since the last question.
+fn clocked(recorded: &Request, n: usize, now: i64) -> Request {
+    let of_day = now.rem_euclid(24 * 3600);
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    let state = |light: usize| if (light * 7 + n * 3) % 40 < 3 { "on" } else { "off" };
+    let states: String = (0..40).map(|light| format!("- light.number_{light}: {}\n", state(light))).collect();
+    let mut request = recorded.clone();
+    let rules = &recorded.messages[0].content;
+    request.messages[0].content =
+        format!("Current time is {hour:02}:{minute:02}:{second:02}.\n\nStates:\n{states}\n{rules}");
+    request.messages[1].content = format!("Question number {n}?");
+    request
+}
+
+#[test]
+fn a_clock_and_forty_states_in_front_cost_themselves_and_the_question_from_the_third_request_on() {
+    let words = Words::of(&models::smollm2());
+    let recorded = &day(Recording::LlamaCpp)[0].0;
+    for mode in [LayoutMode::Safe, LayoutMode::Optimise] {
+        let (mut planner, mut held) = (words.planner(mode, None), Held::default());
+        for n in 1..=8 {
+            let now = START + 37 * n as i64;
+            let planned = planner.plan(&clocked(recorded, n, now), &Moment::utc(now)).unwrap();
+            let tokens = &planned.prompt.tokens;
+            let n_held = tokens.len() - held.compute(tokens);
+            eprintln!("{mode:?} {n}: {} of {}", tokens.len() - n_held, tokens.len());
+            if n >= 3 {
+                let computed = words.text(&tokens[n_held..]);
+                assert!(words.text(&tokens[..n_held]).contains("user\n[As of "), "{computed}");
+                assert!(computed.contains("light.number_39") && computed.contains(&format!("Question number {n}?")));
+            }
+        }
+    }
+}
