@@ -39,6 +39,10 @@ impl Asked {
     }
 
     fn ask(&mut self, question: &Question) {
+        // What was before is for those who learn from it.
+        if question.class.is_none() && self.mode == LayoutMode::Off {
+            return;
+        }
         let begun = Instant::now();
         let reply = self.house.ask(&question.body());
         assert_eq!(reply.head.status, 200, "{reply:?}");
