@@ -140,17 +140,17 @@ fn with_room_for_all_a_day_computes_so_many_tokens() {
 #[test]
 fn a_day_laid_out_computes_fewer_tokens_than_as_sent() {
     for recording in [Recording::LlamaCpp, Recording::Ollama] {
-        let n_computed = |layout| {
+        let per_mille = |layout| {
             let usages = replay_laid(simulated(&models::smollm2()), LARGE_CONTEXT, &bodies(recording), layout);
             let (n_prompt, n_computed) = totals(&usages);
-            let percent = 100.0 * n_computed as f64 / n_prompt as f64;
-            eprintln!("{recording:?}, {layout:?}: {n_computed} of {n_prompt} tokens computed, {percent:.2} %");
-            n_computed
+            let per_mille = 1000 * n_computed / n_prompt;
+            eprintln!("{recording:?}, {layout:?}: {n_computed} of {n_prompt} tokens computed, {per_mille} per mille");
+            per_mille
         };
-        let as_sent = n_computed(LayoutMode::Off);
-        assert_eq!(n_computed(LayoutMode::Observe), as_sent);
-        assert!(n_computed(LayoutMode::Safe) <= as_sent);
-        assert!(n_computed(LayoutMode::Optimise) < as_sent);
+        // Counts by the daemon's own clock, whose words have not always as many tokens; `figures` has them exact.
+        assert_eq!(per_mille(LayoutMode::Observe), per_mille(LayoutMode::Off));
+        assert!(per_mille(LayoutMode::Safe) <= 118);
+        assert!(per_mille(LayoutMode::Optimise) <= 118);
     }
 }
 

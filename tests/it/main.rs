@@ -9,6 +9,7 @@ mod cold;
 mod commands;
 #[cfg(feature = "llama")]
 mod figures;
+mod golden;
 #[cfg(feature = "llama")]
 mod home_assistant;
 mod house;

@@ -366,8 +366,10 @@ fn unique_common(left: &[Digest], right: &[Digest]) -> Vec<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prompt::live::blocks::split;
+    use crate::prompt::live::blocks::{Clocks, split};
     use proptest::prelude::*;
+
+    const NO_CLOCKS: Clocks = Clocks { is_clock: &|_| false, sentences: &|_| Vec::new() };
 
     fn digests(text: &str) -> Vec<Digest> {
         text.chars().map(|c| Digest::of(c.to_string().as_bytes())).collect()
@@ -394,14 +396,14 @@ mod tests {
     fn what_stays_is_the_same_with_and_without_a_value() {
         let layout = |text: &str, slot_at: usize| {
             let mut blocks = Vec::new();
-            split(text, 0, &|_| false, &mut blocks);
+            split(text, 0, NO_CLOCKS, &mut blocks);
             let mut places: Vec<Place> = blocks.iter().map(|block| Place::Stable(block.digest)).collect();
             places.insert(slot_at, Place::State { holds: Form::Data });
             Layout { version: 0, places }
         };
         let laid = |layout: &Layout, text: &str| {
             let mut blocks = Vec::new();
-            split(text, 0, &|_| false, &mut blocks);
+            split(text, 0, NO_CLOCKS, &mut blocks);
             let terms = Terms { may_move_prose: true, n_fixed_blocks: 0 };
             let placed = place(layout, &blocks, 1, terms).expect("something stays");
             (placed.texts[0].clone().unwrap(), placed.values[0].text.to_string())

@@ -95,7 +95,9 @@ fn a_known_state_moves_with_its_heading_and_is_told_to_be_gone() {
 #[test]
 fn safe_moves_sentences_only_from_the_very_end() {
     let rule = "Use the tools that you are given and never guess a state.";
-    let rules = format!("You are the voice of this house and answer briefly.\nBe kind to all who live here.\n{rule}");
+    let rules: String =
+        (0..20).map(|n| format!("This is rule {n} of this house and all who live here keep it.\n")).collect();
+    let rules = rules + rule;
     let long = "and as long as anything stands on the stove no door is opened, no light is put out, ".repeat(3);
     // Whether the last of three texts lost what changed.
     let moves = |mode: Mode, texts: [Vec<String>; 3]| {
@@ -109,7 +111,7 @@ fn safe_moves_sentences_only_from_the_very_end() {
     };
     let check = |write: &dyn Fn(&str) -> Vec<String>, in_safe: bool| {
         let texts = ["kitchen", "bedroom", "hall"].map(write);
-        assert!(moves(Mode::Optimise, texts.clone()));
+        assert!(moves(Mode::Optimise, texts.clone()), "{texts:?}");
         assert_eq!(moves(Mode::Safe, texts.clone()), in_safe, "{texts:?}");
     };
     check(&|room| vec![format!("{rules}\nYou are in the {room}.")], true);
@@ -121,15 +123,20 @@ fn safe_moves_sentences_only_from_the_very_end() {
     check(&|room| vec![format!("You are in the {room}.\n{rules}")], false);
     check(&|room| vec![format!("{rules}\nYou are in the {room}.\n{rule}")], false);
     check(&|room| vec![format!("{rules}\nYou are in the {room}."), rules.clone()], false);
-    // A paragraph, on one line, on two, on four; and where one has stood.
+    // A paragraph, on one line, on two, on four.
     check(&|room| vec![format!("{rules}\nYou are in the {room}, {long}")], false);
     check(
         &|room| vec![format!("{rules}\nYou are in the {room}, and as long as anything is on\nthe stove it stays so.")],
         false,
     );
     check(&|room| vec![format!("{rules}\nThis is {room}.\n{room} is eight.\nSay {room}.\n{room} sings.")], false);
-    let once = |room: &str| if room == "bedroom" { &*long } else { "" };
-    check(&|room| vec![format!("{rules}\nYou are in the {room}.{}", once(room))], false);
+    // Where a paragraph has stood, one is expected again.
+    let mut house = House::new(Mode::Safe);
+    let mut lay = |room: &str| {
+        house.now += 4000;
+        house.lay(&[system(format!("{rules}\n{room}")), user(format!("Hello {}", house.now))]).live.len()
+    };
+    assert_eq!(["You.", "I.", "We.", &long, "You."].map(&mut lay), [0, 0, 1, 0, 0]);
 }
 
 #[test]
@@ -240,8 +247,8 @@ fn a_restart_between_call_and_result_changes_nothing_if_the_records_are_kept() {
     };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("live");
-    house.live.save(&path).unwrap();
-    house.live = Live::load(&path).unwrap();
+    crate::prompt::store::save(&path, &house.live).unwrap();
+    house.live = crate::prompt::store::load(&path).unwrap();
     house.now += 10;
     let told = house.lay(&result(house.now));
     assert!(told.messages.starts_with(&asked.messages));
@@ -381,6 +388,7 @@ fn what_the_client_marked_for_its_own_cache_stays() {
             n_context_tokens: 4096,
             count_tokens: &|text| text.len(),
             is_clock: &is_clock,
+            clock_sentences: &clock_sentences,
         };
         house.live.lay(&input).live.len()
     };

@@ -16,12 +16,12 @@ fn what_was_saved_is_loaded_and_only_the_owner_may_read_it() {
     let path = folder.path().join("new/live");
     let mut house = House::new(Mode::Safe);
     let laid = talk(&mut house);
-    house.live.save(&path).unwrap();
-    house.live.save(&path).unwrap();
+    crate::prompt::store::save(&path, &house.live).unwrap();
+    crate::prompt::store::save(&path, &house.live).unwrap();
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(path.parent().unwrap()), mode(&path)), (0o700, 0o600));
     assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
-    house.live = Live::load(&path).unwrap();
+    house.live = crate::prompt::store::load(&path).unwrap();
     house.now -= 10;
     assert_eq!(talk(&mut house).messages, laid.messages);
 }
@@ -30,14 +30,14 @@ fn what_was_saved_is_loaded_and_only_the_owner_may_read_it() {
 fn a_file_that_is_not_whole_is_refused_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("live");
-    assert!(Live::load(&path).unwrap().families.is_empty());
+    assert!(crate::prompt::store::load::<Live>(&path).unwrap().families.is_empty());
     let mut house = House::new(Mode::Safe);
     talk(&mut house);
-    house.live.save(&path).unwrap();
+    crate::prompt::store::save(&path, &house.live).unwrap();
     let whole = std::fs::read(&path).unwrap();
     let refused = |bytes: &[u8], reason: &str| {
         std::fs::write(&path, bytes).unwrap();
-        let error = Live::load(&path).unwrap_err().to_string();
+        let error = crate::prompt::store::load::<Live>(&path).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     };
     refused(b"", "no head");
@@ -92,8 +92,8 @@ fn evidence_stays_within_its_part_and_the_least_used_gives_way() {
     // As many bytes as it says, but for what a vector has in reserve.
     let weighed: Vec<usize> = house.live.families.iter().map(Family::n_bytes).collect();
     let folder = tempfile::tempdir().unwrap();
-    house.live.save(&folder.path().join("live")).unwrap();
-    let loaded = Live::load(&folder.path().join("live")).unwrap();
+    crate::prompt::store::save(&folder.path().join("live"), &house.live).unwrap();
+    let loaded: Live = crate::prompt::store::load(&folder.path().join("live")).unwrap();
     assert_eq!(loaded.families.iter().map(Family::n_bytes).collect::<Vec<_>>(), weighed);
 }
 
