@@ -16,8 +16,8 @@ mod house;
 mod layout;
 #[cfg(feature = "llama")]
 mod models;
+mod questions;
 #[cfg(feature = "llama")]
 mod real;
-mod questions;
 mod reuse;
 mod tidy;

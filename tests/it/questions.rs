@@ -316,7 +316,13 @@ mod tests {
 
     /// The plans of the day, one after the other.
     fn plans(mode: LayoutMode) -> Vec<Planned> {
-        let planner = Planner::new(Arc::new(ByteVocab::new()), Arc::new(ChatMl { takes_tools: true }), NAME.to_owned(), Vec::new()).unwrap();
+        let planner = Planner::new(
+            Arc::new(ByteVocab::new()),
+            Arc::new(ChatMl { takes_tools: true }),
+            NAME.to_owned(),
+            Vec::new(),
+        )
+        .unwrap();
         let mut planner = planner.with_layout(Layout { mode, n_context_tokens: 1 << 20, file: None });
         let plan = |question: Question| {
             let request = parse_chat(question.body().to_string().as_bytes(), "satellite").unwrap();

@@ -14,7 +14,7 @@ use crate::models;
 use crate::questions::{Class, NAME, Question, day};
 
 /// As sent comes first: the others are compared with it.
-const MODES: [LayoutMode; 2] = [LayoutMode::Off, LayoutMode::Safe];
+const MODES: [LayoutMode; 3] = [LayoutMode::Off, LayoutMode::Safe, LayoutMode::Optimise];
 /// An answer may hang on a rounding.
 const N_LOST_MAX: usize = 2;
 
@@ -76,9 +76,7 @@ fn table(modes: &[Asked]) -> String {
         row(&class.to_string(), &|asked| asked.n_right(Some(class)).to_string());
     }
     row("**all sixty**", &|asked| format!("**{}**", asked.n_right(None)));
-    row("prompt tokens computed", &|asked| {
-        format!("{:.1} %", 100.0 * asked.n_computed as f64 / asked.n_prompt as f64)
-    });
+    row("prompt tokens computed", &|asked| format!("{:.1} %", 100.0 * asked.n_computed as f64 / asked.n_prompt as f64));
     row("seconds for all", &|asked| format!("{:.0}", asked.spent.as_secs_f64()));
     table
 }
