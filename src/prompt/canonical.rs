@@ -6,8 +6,6 @@
 
 use serde_json::{Map, Value};
 
-use crate::request::ToolCall;
-
 /// Assistants' turns longer than this are not searched for JSON: each brace in them might begin some.
 const SPAN_BYTES_MAX: usize = 64 << 10;
 /// Integers below this have one float each, so that `21` and `21.0` are the same number.
@@ -70,11 +68,6 @@ pub(super) fn is_call(object: &Map<String, Value>, known: &[blake3::Hash]) -> bo
         known.contains(&hasher.finalize())
     };
     is_known(object) || object.values().filter_map(Value::as_object).any(is_known)
-}
-
-/// The arguments of all `calls`.
-pub(super) fn all_arguments<'a>(calls: impl Iterator<Item = &'a ToolCall>) -> Vec<blake3::Hash> {
-    calls.map(|call| arguments(&call.arguments)).collect()
 }
 
 /// What the arrays in a value are.

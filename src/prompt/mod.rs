@@ -1,9 +1,10 @@
 //! The planner: from a request's messages to the tokens the engine computes.
 //!
-//! lay out (what changes behind what stays) → plan (order of sections) → render (template) → tokens and cuts. One OS thread
-//! owns what it remembers: prepared templates, tokens of stretches, the profiles' heads, what changes in clients' prompts. It
-//! computes nothing on the model and knows no HTTP.
+//! tools as first seen → lay out (what changes behind what stays) → plan (order of sections) → render (template) → tokens and
+//! cuts. One OS thread owns what it remembers: prepared templates, tokens of stretches, the profiles' heads, tool sets, what
+//! changes in clients' prompts. It computes nothing on the model and knows no HTTP.
 
+mod calls;
 mod canonical;
 mod clock;
 mod echoes;

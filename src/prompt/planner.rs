@@ -1,6 +1,6 @@
 //! The planner itself: one request in, its prompt out, and what is remembered between requests.
 //!
-//! *Planning* is lay out, guard (sentinels), order, render, tokenise, cut. It waits for nothing and knows no thread; `run` is the
+//! *Planning* is arrange the tools, lay out, guard (sentinels), order, render, tokenise, cut. It waits for nothing and knows no thread; `run` is the
 //! loop of the thread that owns it.
 
 use std::borrow::Cow;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
+use super::echoes::Calls;
 use super::heads::Heads;
 use super::kept::Kept;
 use super::landing::Landing;
@@ -19,7 +20,8 @@ use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
 use super::{
-    Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, ToolsUse, Volatility, clock, refused,
+    Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, ToolsUse, Volatility, calls, clock,
+    refused,
 };
 use crate::engine::{ChatTemplate, Special, Vocab};
 use crate::request::{LayoutMode, Message, Owner, Request, Role, Token, TokenPrompt};
@@ -182,6 +184,7 @@ impl Planner {
             Cow::Borrowed(_) => guarded,
             Cow::Owned(messages) => controls.guard_messages(messages)?,
         };
+        let messages = if landing.takes_one_call { calls::one_by_one(messages) } else { messages };
         let rules = Rules { landing: *landing, by_fallback, tools: toolset };
         let Arrangement { messages, mut sections, ends } = match house {
             Some(house) => arrange_for_house(house, &messages, own_tools, &rules),
@@ -198,7 +201,7 @@ impl Planner {
         });
         let rendered = Instant::now();
 
-        let tokens = tokeniser.tokenise(&text, request.client.owner());
+        let tokens = tokeniser.tokenise(&text, request.client.owner(), &Calls::of(&request.messages));
         let mut cuts: Vec<usize> = Vec::with_capacity(ends.len());
         for (end, head) in ends.iter().zip(stable) {
             // A conversation that begins unlike a user's turn can differ from the head's last tokens.
@@ -231,7 +234,8 @@ impl Planner {
     pub fn remember(&mut self, spoken: &super::Spoken) {
         self.tokeniser.remember(spoken);
         if let Some(record) = spoken.record {
-            self.kept.live().answered(record, &Message::text(Role::Assistant, spoken.text.as_str()));
+            let answer = Message::text(Role::Assistant, spoken.text.as_str());
+            self.kept.live().answered(record, &Message { tool_calls: spoken.calls.clone(), ..answer });
         }
     }
 

@@ -192,8 +192,11 @@ impl SeenTools {
         self.keep(Set { owner, model, tools: tools.clone(), used_at: wish.now, is_held: true });
     }
 
-    /// Ends within the bound: the least used give way.
+    /// Ends within the bound: the least used give way. One that would drive out most others is not kept.
     fn keep(&mut self, set: Set) {
+        if set.n_bytes() > self.n_bytes_max / 4 {
+            return;
+        }
         self.n_bytes += set.n_bytes();
         self.sets.push(set);
         while self.n_bytes > self.n_bytes_max {
@@ -293,5 +296,77 @@ impl<'de> Deserialize<'de> for SeenTools {
         let mut seen = SeenTools::default();
         Vec::<Set>::deserialize(deserializer)?.into_iter().for_each(|set| seen.keep(set));
         Ok(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: Owner = Owner::Private([1; 32]);
+
+    fn tool(name: &str) -> String {
+        format!(r#"{{"function": {{"name": "{name}", "description": "{}"}}}}"#, "What it does. ".repeat(20))
+    }
+
+    fn arrange(seen: &mut SeenTools, owner: Owner, tools: &[String], now: i64) -> (Option<Vec<String>>, ToolsUse) {
+        seen.arrange(&Wish { owner, model: "model", tools, house: &[], now })
+    }
+
+    fn check(seen: &SeenTools) {
+        assert_eq!(seen.n_bytes, seen.sets.iter().map(Set::n_bytes).sum::<usize>());
+        assert!(seen.n_bytes <= seen.n_bytes_max);
+    }
+
+    #[test]
+    fn the_least_used_sets_give_way() {
+        let mut seen = SeenTools::new(20_000);
+        let used = ["used", "also"].map(tool);
+        arrange(&mut seen, OWNER, &used, 0);
+        for n in 0..100 {
+            let once = [tool(&format!("once {n}"))];
+            assert_eq!(arrange(&mut seen, Owner::Private([n; 32]), &once, 0).0, None);
+            arrange(&mut seen, OWNER, &used, 0);
+            check(&seen);
+        }
+        assert!(seen.sets.len() > 10);
+        let turned = [used[1].clone(), used[0].clone()];
+        assert_eq!(arrange(&mut seen, OWNER, &turned, 0).0.as_deref(), Some(&used[..]));
+        // Much of all that may be kept: it stays as it is, and so does what is known.
+        let large = [tool(&"x".repeat(5_000))];
+        assert_eq!(arrange(&mut seen, OWNER, &large, 0), (None, ToolsUse::default()));
+        check(&seen);
+        assert_eq!(arrange(&mut seen, OWNER, &turned, 0).0.as_deref(), Some(&used[..]));
+    }
+
+    #[test]
+    fn a_client_whose_tools_never_stay_the_same_keeps_to_its_own_share() {
+        let mut seen = SeenTools::default();
+        let other = Owner::Private([2; 32]);
+        arrange(&mut seen, other, &["a", "b"].map(tool), 0);
+        for n in 0..100 {
+            arrange(&mut seen, OWNER, &[tool("same"), tool(&format!("changing {n}"))], 0);
+        }
+        check(&seen);
+        assert_eq!(seen.sets.len(), N_SETS_MAX + 1);
+        assert_eq!(arrange(&mut seen, other, &["b", "a"].map(tool), 0).1.order, ToolsOrder::AsFirstSeen);
+    }
+
+    #[test]
+    fn what_was_not_used_for_long_is_forgotten_and_the_rest_is_loaded_as_it_was() {
+        let mut seen = SeenTools::default();
+        arrange(&mut seen, OWNER, &["a", "b"].map(tool), 10);
+        arrange(&mut seen, OWNER, &["c", "d"].map(tool), 20);
+        assert!(!seen.idle(10));
+        assert!(seen.idle(11));
+        check(&seen);
+        let mut loaded: SeenTools = serde_json::from_slice(&serde_json::to_vec(&seen).unwrap()).unwrap();
+        check(&loaded);
+        assert_eq!(loaded.n_bytes, seen.n_bytes);
+        assert_eq!(arrange(&mut loaded, OWNER, &["b", "a"].map(tool), 30).0, None);
+        assert_eq!(
+            arrange(&mut loaded, OWNER, &["d", "c"].map(tool), 30).0.as_deref(),
+            Some(&["c", "d"].map(tool)[..])
+        );
     }
 }

@@ -154,6 +154,23 @@ fn a_day_laid_out_computes_fewer_tokens_than_as_sent() {
     }
 }
 
+/// Where what is taken to be held was evicted, a layout that counts on it may cost.
+#[test]
+fn with_room_for_two_conversations_a_day_laid_out_computes_fewer_tokens_than_as_sent() {
+    for recording in [Recording::LlamaCpp, Recording::Ollama] {
+        let n_computed = |layout| {
+            let usages = replay_laid(simulated(&models::smollm2()), CONTEXT, &bodies(recording), layout);
+            let (n_prompt, n_computed) = totals(&usages);
+            let percent = 100.0 * n_computed as f64 / n_prompt as f64;
+            eprintln!("{recording:?}, {layout:?}, {CONTEXT}: {n_computed} of {n_prompt} computed, {percent:.2} %");
+            n_computed
+        };
+        let as_sent = n_computed(LayoutMode::Off);
+        assert!(n_computed(LayoutMode::Safe) < as_sent);
+        assert!(n_computed(LayoutMode::Optimise) < as_sent);
+    }
+}
+
 /// Qwen's template has a place for tools.
 #[test]
 fn models_with_tools_in_the_template_compute_so_many_tokens() {

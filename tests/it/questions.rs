@@ -114,7 +114,7 @@ impl Question {
             },
             Right::Say { facts, not } => {
                 let says = |words: &&str| plain(answer).contains(&plain(words));
-                !has_call && facts.iter().all(|spellings| spellings.iter().any(|s| says(s))) && !not.iter().any(says)
+                !has_call && facts.iter().all(|spellings| spellings.iter().any(says)) && !not.iter().any(says)
             }
             Right::Refuse => !has_call && !answer.trim().is_empty(),
         })
@@ -207,7 +207,8 @@ fn holds(argument: &Value, value: &str) -> bool {
         Value::Array(items) => items.iter().any(|item| holds(item, value)),
         Value::String(text) => plain(text).contains(&plain(value)),
         Value::Null | Value::Object(_) => false,
-        other => other.to_string() == value || other.as_f64().is_some_and(|number| Ok(number) == value.parse()),
+        Value::Number(number) => value.parse().is_ok_and(|value| number.as_f64() == Some(value)),
+        Value::Bool(_) => false,
     }
 }
 

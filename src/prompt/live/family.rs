@@ -4,6 +4,9 @@
 //! each block's changes counted; a *layout* is cut from the spine when a conversation needs one, and stays as it is
 //! (R10). Values and history are not known here.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::blocks::{Block, Kind};
@@ -36,10 +39,20 @@ pub(super) struct Family {
     spine: Vec<Vertebra>,
     /// Oldest first; the last one is for new conversations. Never empty.
     layouts: Vec<Layout>,
-    /// Texts laid, and when.
-    laid: Vec<(Digest, i64)>,
+    /// Cells do not outlive a restart, and this does not.
+    #[serde(skip)]
+    laid: Vec<LaidText>,
     #[serde(skip)]
     n_bytes: usize,
+}
+
+/// A system text that was rendered.
+#[derive(Debug)]
+struct LaidText {
+    text: Digest,
+    /// The tools beside it.
+    tools: Arc<[Digest]>,
+    at: i64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -181,17 +194,20 @@ impl Family {
         self.layouts.iter().rev()
     }
 
-    /// Whether this text was laid so recently that it is likely to be held.
-    pub(super) fn is_held(&self, text: Digest, now: i64) -> bool {
-        self.laid.iter().any(|&(laid, at)| laid == text && now - at <= HELD_S)
+    /// Whether this text was laid so recently, with these tools first, that both are likely to be held.
+    pub(super) fn is_held(&self, text: Digest, tools: &[Digest], now: i64) -> bool {
+        self.laid.iter().any(|laid| laid.text == text && laid.tools.starts_with(tools) && now - laid.at <= HELD_S)
     }
 
-    pub(super) fn note_laid(&mut self, text: Digest, now: i64) {
-        self.laid.retain(|&(laid, at)| laid != text && now - at <= HELD_S);
+    pub(super) fn note_laid(&mut self, text: Digest, tools: &Arc<[Digest]>, now: i64) {
+        self.laid.retain(|laid| (laid.text != text || laid.tools != *tools) && now - laid.at <= HELD_S);
         if self.laid.len() == N_LAID_MAX {
             self.laid.remove(0);
         }
-        self.laid.push((text, now));
+        // A house has two or three lists of tools: each is kept once.
+        let known = self.laid.iter().find(|laid| laid.tools == *tools).map(|laid| &laid.tools);
+        let tools = known.unwrap_or(tools).clone();
+        self.laid.push(LaidText { text, tools, at: now });
     }
 
     pub(super) fn forget_laid(&mut self) {
@@ -208,12 +224,15 @@ impl Family {
             Vertebra::Slot(slot) => size_of_val(&*slot.value),
             _ => 0,
         };
+        let tools: HashMap<_, _> =
+            self.laid.iter().map(|laid| (laid.tools.as_ptr(), size_of_val(&*laid.tools))).collect();
         self.n_bytes = size_of::<Family>()
             + self.model.len()
             + size_of_val(&*self.spine)
             + self.spine.iter().map(value).sum::<usize>()
             + self.layouts.iter().map(|layout| size_of_val(&*layout.places)).sum::<usize>()
-            + size_of_val(&*self.laid);
+            + size_of_val(&*self.laid)
+            + tools.into_values().sum::<usize>();
     }
 
     /// Whether it can be used: a file may hold anything.

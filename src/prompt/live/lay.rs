@@ -4,6 +4,7 @@
 //! outside; nothing here outlives the request.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::blocks::Block;
 use super::compose::{self, Visible};
@@ -24,6 +25,7 @@ pub(super) struct Prompt<'r, 'a> {
     pub(super) input: &'r Input<'a>,
     pub(super) owner: Digest,
     pub(super) n_leading: usize,
+    pub(super) tools: Arc<[Digest]>,
     pub(super) terms: Terms,
     pub(super) blocks: Vec<Block<'a>>,
     /// What follows the leading messages.
@@ -101,7 +103,7 @@ impl<'a> Prompt<'_, 'a> {
         for &id in &basis.chain {
             records.get_mut(id).expect("a chain is of records that are held").used_at = now;
         }
-        family.note_laid(self.prefix(basis.placed.digest), now);
+        family.note_laid(basis.placed.digest, &self.tools, now);
         Some(self.render(&basis, records, &keys, n_gained_bytes))
     }
 
@@ -189,29 +191,18 @@ impl<'a> Prompt<'_, 'a> {
 
     /// A layout for a conversation without a past.
     ///
-    /// New evidence costs what stands behind its place once, for each set of tools. It is used where that is computed
-    /// anyway: a text that was laid lately, with these tools, is likely to be held, in whichever layout that was.
+    /// New evidence costs what stands behind its place once. It is used where that is computed anyway: a text that was laid
+    /// lately, and with these tools, is likely to be held, in whichever layout that was.
     fn place_anew(&self, family: &mut Family) -> Option<(u32, Placed)> {
         let held = family.layouts().find_map(|layout| {
             let placed = self.place(layout)?;
-            family.is_held(self.prefix(placed.digest), self.input.now).then_some((layout.version, placed))
+            family.is_held(placed.digest, &self.tools, self.input.now).then_some((layout.version, placed))
         });
         if held.is_some() {
             return held;
         }
         let layout = family.renew();
         Some((layout.version, self.place(layout)?))
-    }
-
-    /// Names a system text with the tools that stand beside it: what is held of a conversation begins with both.
-    fn prefix(&self, system: Digest) -> Digest {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(system.bytes());
-        for tool in self.input.tools {
-            hasher.update(&(tool.len() as u64).to_le_bytes());
-            hasher.update(tool.as_bytes());
-        }
-        Digest::so_far(&hasher)
     }
 
     fn place(&self, layout: &Layout) -> Option<Placed> {
@@ -288,12 +279,11 @@ impl<'a> Prompt<'_, 'a> {
             hasher.update(block.content.as_bytes());
             hasher.update(block.gap.as_bytes());
         });
-        let sent = self.prefix(Digest::so_far(&hasher));
-        let placed_prefix = self.prefix(placed.digest);
-        let gains = family.is_held(placed_prefix, now) && !family.is_held(sent, now);
-        family.note_laid(sent, now);
+        let sent = Digest::so_far(&hasher);
+        let gains = family.is_held(placed.digest, &self.tools, now) && !family.is_held(sent, &self.tools, now);
+        family.note_laid(sent, &self.tools, now);
         if self.input.mode == Mode::Observe {
-            family.note_laid(placed_prefix, now);
+            family.note_laid(placed.digest, &self.tools, now);
         }
         let first = placed.to.iter().position(Option::is_some).filter(|_| gains);
         first.map_or(0, |first| {

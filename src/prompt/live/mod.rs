@@ -238,6 +238,7 @@ impl Live {
             input,
             owner,
             n_leading,
+            tools: input.tools.iter().map(|tool| Digest::of(tool.as_bytes())).collect(),
             terms: Terms {
                 may_move_prose: input.mode != Mode::Safe,
                 n_fixed_blocks: n_fixed_blocks(&blocks, leading, input.n_fixed_bytes),

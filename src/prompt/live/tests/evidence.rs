@@ -93,13 +93,18 @@ fn a_client_with_other_tools_begins_in_the_layout_that_is_held_with_them() {
     let mut house = House::new(Mode::Safe);
     let text = |room: &str| format!("This is a rule that stands here for long.\nThis one stands longer.\n{room}");
     let (bare, full) = (text("").trim_end().to_string(), text("No room.\nNo timer."));
+    let lamp = vec!["lamp".to_string()];
+    house.tools = lamp.clone();
     assert_eq!(laid_system(&mut house, &full), full);
-    house.tools = vec!["timer".into()];
+    house.tools = vec!["timer".into(), "lamp".into()];
     assert_eq!(laid_system(&mut house, &text("Room one.")), bare);
     assert_eq!(laid_system(&mut house, &full), bare, "with these tools nothing else is held");
-    house.tools.clear();
+    house.tools = lamp;
     assert_eq!(laid_system(&mut house, &full), full, "all of it is held");
+    house.tools = vec!["timer".into()];
+    assert_eq!(laid_system(&mut house, &full), bare, "the newer layout is held with these tools first");
     house.now += 3600;
+    house.tools = vec!["lamp".into()];
     assert_eq!(laid_system(&mut house, &full), bare, "nothing of it is held any more");
 }
 
