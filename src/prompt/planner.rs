@@ -44,6 +44,7 @@ pub struct Planner {
     pinned: Moment,
     renew: Option<PinsSink>,
     is_stored: bool,
+    clock: Box<dyn Fn() -> Moment + Send>,
 }
 
 /// Who hears of pins that are others now.
@@ -86,6 +87,7 @@ impl Planner {
             pinned: Moment::now(),
             renew: None,
             is_stored: false,
+            clock: Box::new(Moment::now),
         };
         if planner.tools_by_fallback() {
             tracing::info!("the chat template has no place for tools: they are written into the system text");
@@ -132,6 +134,11 @@ impl Planner {
     pub fn for_stored_requests(mut self) -> Planner {
         self.is_stored = true;
         self
+    }
+
+    /// Lets `run` ask `clock` what time it is, instead of the machine.
+    pub fn set_clock(&mut self, clock: impl Fn() -> Moment + Send + 'static) {
+        self.clock = Box::new(clock);
     }
 
     /// Whether tools are written into the system text, because the template has no place for them.
@@ -388,7 +395,7 @@ impl Planner {
 
     /// Gives new pins out where there are any.
     fn look_at_calendar(&mut self) {
-        match self.turn_day(&Moment::now()) {
+        match self.turn_day(&(self.clock)()) {
             Ok(None) => {}
             Ok(Some(pins)) => {
                 if let Some(renew) = &self.renew {
@@ -407,7 +414,7 @@ impl Planner {
     pub fn run(mut self, inbox: Inbox) {
         loop {
             self.look_at_calendar();
-            let until_midnight = self.follows_calendar().then(|| Moment::now().until_midnight());
+            let until_midnight = self.follows_calendar().then(|| (self.clock)().until_midnight());
             let rest_after = self.kept.rest_after().into_iter().chain(until_midnight).min();
             let command = match rest_after {
                 Some(rest_after) => inbox.0.recv_timeout(rest_after),
@@ -417,7 +424,7 @@ impl Planner {
                 // Nobody waits for it any more.
                 Ok(Command::Plan { reply, .. }) if reply.is_closed() => {}
                 Ok(Command::Plan { request, reply }) => {
-                    let planned = self.plan(&request, &Moment::now());
+                    let planned = self.plan(&request, &(self.clock)());
                     // A client that left in the meantime wants no answer.
                     let _ = reply.send(planned);
                 }
@@ -427,7 +434,7 @@ impl Planner {
                     // Whoever asked may have gone; it is forgotten all the same.
                     let _ = done.send(());
                 }
-                Err(RecvTimeoutError::Timeout) => self.rest(&Moment::now()),
+                Err(RecvTimeoutError::Timeout) => self.rest(&(self.clock)()),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }

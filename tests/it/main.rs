@@ -19,6 +19,7 @@ mod house_says;
 mod layout;
 #[cfg(feature = "llama")]
 mod models;
+mod questions;
 #[cfg(feature = "llama")]
 mod real;
 mod reuse;
