@@ -1,7 +1,7 @@
 # The two commands of the README, `make run` and `make test`, and their smaller relatives. Everything here is a thin call
 # of scripts/. One cargo profile (`ci`) serves them all: a second one would compile llama.cpp again.
 
-.PHONY: help run test test-models bench soak check needs model models
+.PHONY: help run test test-models bench soak check needs model models templates
 
 help:
 	@echo 'make run          install what the build lacks, fetch the demo model, build, serve the demo household'
@@ -10,21 +10,22 @@ help:
 	@echo 'make test         format, lints, and all tests that the demo model can show'
 	@echo 'make test-models  the same for two more models (0.75 GB to fetch)'
 	@echo 'make bench        cold and warm time to first token on this machine, and micro-benchmarks'
-	@echo 'make soak         the long tests'
+	@echo 'make soak         the long tests (half an hour; one more model, 0.5 GB to fetch)'
 	@echo 'make check        format and lints only, and cargo-deny where it is installed'
 	@echo 'make needs        only install what the build lacks'
-	@echo 'make model        only fetch the demo model; make models fetches all three'
+	@echo 'make model        only fetch the demo model; make models fetches all three, make templates the chat templates of the tests'
 
 run: needs
 	@scripts/run.sh
 
-test: needs model
+test: needs model templates
 	@scripts/test.sh
 
 test-models: needs models
 	@scripts/test-long.sh models
 
-soak: needs model
+soak: needs
+	@scripts/model.py demo qwen
 	@scripts/test-long.sh soak
 
 bench: needs
@@ -38,6 +39,9 @@ needs:
 
 model: needs
 	@scripts/model.py demo
+
+templates: needs
+	@scripts/templates.py
 
 models: needs
 	@scripts/model.py demo gemma qwen

@@ -36,7 +36,7 @@ pub enum LayoutMode {
     Off,
     /// Nothing is changed; what would be gained is said.
     Observe,
-    /// Clocks, list items, rows and `key: value` lines may move.
+    /// Clocks, list items, rows and `key: value` lines may move, and short sentences from the very end.
     Safe,
     /// Prose may move, too.
     Optimise,
@@ -158,6 +158,8 @@ pub struct Message {
     pub tool_calls: Vec<ToolCall>,
     /// On a tool message: the call it answers.
     pub tool_call_id: Option<String>,
+    /// So many bytes at the content's beginning stand before a mark that the client set for its own cache; 0: it set none.
+    pub n_marked_bytes: usize,
 }
 
 impl Message {
@@ -170,6 +172,7 @@ impl Message {
             name: None,
             tool_calls: Vec::new(),
             tool_call_id: None,
+            n_marked_bytes: 0,
         }
     }
 }

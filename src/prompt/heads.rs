@@ -107,7 +107,7 @@ fn hash(message: &Message, hasher: &mut blake3::Hasher) {
         hasher.update(&text.len().to_le_bytes());
         hasher.update(text.as_bytes());
     };
-    let Message { role, content, reasoning, name, tool_calls, tool_call_id } = message;
+    let Message { role, content, reasoning, name, tool_calls, tool_call_id, n_marked_bytes: _ } = message;
     text(role.template_name());
     text(content);
     for option in [reasoning, name, tool_call_id] {

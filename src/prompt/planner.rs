@@ -4,6 +4,7 @@
 //! loop of the thread that owns it.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
@@ -14,7 +15,7 @@ use super::heads::{Heads, Shown};
 use super::kept::Kept;
 use super::landing::{Landed, Landing};
 use super::live::{Fit, Input, Laid, Mode};
-use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, part_live};
+use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, opened_by_user, part_live};
 use super::regions::{self, Region, Regions};
 use super::seen::Wish;
 use super::sentinel::Controls;
@@ -25,7 +26,7 @@ use super::{
     ToolsUse, Volatility, calls, clock, house_live, refused,
 };
 use crate::engine::{ChatTemplate, Special, Vocab};
-use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};
+use crate::request::{LayoutMode, Message, Owner, Request, Role, Token, TokenPrompt};
 
 pub struct Planner {
     vocab: Arc<dyn Vocab>,
@@ -43,6 +44,7 @@ pub struct Planner {
     pinned: Moment,
     renew: Option<PinsSink>,
     is_stored: bool,
+    clock: Box<dyn Fn() -> Moment + Send>,
 }
 
 /// Who hears of pins that are others now.
@@ -85,6 +87,7 @@ impl Planner {
             pinned: Moment::now(),
             renew: None,
             is_stored: false,
+            clock: Box::new(Moment::now),
         };
         if planner.tools_by_fallback() {
             tracing::info!("the chat template has no place for tools: they are written into the system text");
@@ -131,6 +134,11 @@ impl Planner {
     pub fn for_stored_requests(mut self) -> Planner {
         self.is_stored = true;
         self
+    }
+
+    /// Lets `run` ask `clock` what time it is, instead of the machine.
+    pub fn set_clock(&mut self, clock: impl Fn() -> Moment + Send + 'static) {
+        self.clock = Box::new(clock);
     }
 
     /// Whether tools are written into the system text, because the template has no place for them.
@@ -228,7 +236,8 @@ impl Planner {
                 conversation: request.conversation.as_deref(),
                 messages: &request.messages,
                 house: &house_slots,
-                n_fixed_bytes: 0,
+                fixed_bytes: marked(&request.messages, now.unix_s),
+                tools,
                 mode,
                 fit,
                 now: now.unix_s,
@@ -236,6 +245,7 @@ impl Planner {
                 n_context_tokens: layout.n_context_tokens,
                 count_tokens: &count_tokens,
                 is_clock: &is_clock,
+                clock_sentences: &|line, now| clock::parts(line, now).into_iter().map(|(range, _)| range).collect(),
             }),
         };
         let client_messages = match &laid.messages {
@@ -245,14 +255,24 @@ impl Planner {
         let parted = Cow::Borrowed(&*client_messages);
         let parted = if landing.takes_one_call { calls::one_by_one(parted) } else { parted };
         let rules = Rules { landing: *landing, by_fallback, tools: toolset };
-        let Arrangement { messages, mut sections, ends } = match house {
-            Some(house) => arrange_for_house(house, &parted, own_tools, &rules),
-            None => arrange_own(&parted, &rules),
+        let arrange = |messages| match house {
+            Some(house) => arrange_for_house(house, messages, own_tools, &rules),
+            None => arrange_own(messages, &rules),
         };
-        part_live(&mut sections, &laid.messages, &laid.live);
+        let mut arrangement = arrange(&parted);
         let arranged = Instant::now();
 
-        let text = toolset.prepared.render_at(&messages, true, shown.unix_s).map_err(refused)?;
+        let render = |arrangement: &Arrangement| toolset.prepared.render_at(&arrangement.messages, true, shown.unix_s);
+        let mut text = render(&arrangement);
+        let opened = if text.is_err() { opened_by_user(&parted) } else { None };
+        if let Some(opened) = &opened {
+            arrangement = arrange(opened);
+            // What is wrong with it besides is said of what the client sent.
+            text = render(&arrangement).or(text);
+        }
+        let text = text.map_err(refused)?;
+        let Arrangement { messages, mut sections, ends } = arrangement;
+        part_live(&mut sections, &laid.messages, &laid.live);
         let stable = heads.find(toolset, &messages, &ends, shown, tokeniser).unwrap_or_else(|error| {
             // The request itself renders, and cuts are only worth time.
             tracing::debug!(%error, "no cuts");
@@ -319,6 +339,18 @@ impl Planner {
         }
     }
 
+    /// Forgets what was kept of `whose` prompts and answers, in the layout's file, too; `None`: of all. It costs tokens.
+    pub fn forget(&mut self, whose: Option<Owner>) {
+        self.kept.forget(whose);
+        self.tokeniser.forget(whose);
+        self.heads = Heads::new(self.controls.clone());
+    }
+
+    /// For when nobody asks: forgets what is old and saves what changed.
+    pub fn rest(&mut self, now: &Moment) {
+        self.kept.rest(now.unix_s);
+    }
+
     /// What to keep warm: of each profile the head that all its requests share. A profile without a stable end has none.
     pub fn pins(&mut self) -> Result<Vec<Head>, PromptError> {
         let Planner { houses, landing, toolsets, tokeniser, heads, .. } = self;
@@ -363,7 +395,7 @@ impl Planner {
 
     /// Gives new pins out where there are any.
     fn look_at_calendar(&mut self) {
-        match self.turn_day(&Moment::now()) {
+        match self.turn_day(&(self.clock)()) {
             Ok(None) => {}
             Ok(Some(pins)) => {
                 if let Some(renew) = &self.renew {
@@ -382,7 +414,7 @@ impl Planner {
     pub fn run(mut self, inbox: Inbox) {
         loop {
             self.look_at_calendar();
-            let until_midnight = self.follows_calendar().then(|| Moment::now().until_midnight());
+            let until_midnight = self.follows_calendar().then(|| (self.clock)().until_midnight());
             let rest_after = self.kept.rest_after().into_iter().chain(until_midnight).min();
             let command = match rest_after {
                 Some(rest_after) => inbox.0.recv_timeout(rest_after),
@@ -392,12 +424,17 @@ impl Planner {
                 // Nobody waits for it any more.
                 Ok(Command::Plan { reply, .. }) if reply.is_closed() => {}
                 Ok(Command::Plan { request, reply }) => {
-                    let planned = self.plan(&request, &Moment::now());
+                    let planned = self.plan(&request, &(self.clock)());
                     // A client that left in the meantime wants no answer.
                     let _ = reply.send(planned);
                 }
                 Ok(Command::Remember(spoken)) => self.remember(&spoken),
-                Err(RecvTimeoutError::Timeout) => self.kept.rest(Moment::now().unix_s),
+                Ok(Command::Forget { whose, done }) => {
+                    self.forget(whose);
+                    // Whoever asked may have gone; it is forgotten all the same.
+                    let _ = done.send(());
+                }
+                Err(RecvTimeoutError::Timeout) => self.rest(&(self.clock)()),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -420,4 +457,27 @@ impl Planner {
 fn n_head_tokens(sections: &[Section], regions: &[Region]) -> usize {
     let is_head = |region: &&Region| sections[region.section_idx].class < Volatility::Turn;
     regions.iter().take_while(is_head).last().map_or(0, |region| region.end)
+}
+
+/// The bytes of the system messages, one after the other, that the client marked for its own cache: all up to its last mark
+/// there (R15), but for lines at the front that are made for each request. Claude Code's billing header is such a line: it
+/// stands before the marks, and the service that those are meant for takes it out.
+fn marked(messages: &[Message], now: i64) -> Range<usize> {
+    let leading = messages.iter().take_while(|message| matches!(message.role, Role::System | Role::Developer));
+    let (mut start, mut end, mut n_bytes, mut opens) = (0, 0, 0, true);
+    for Message { content, n_marked_bytes, .. } in leading {
+        if *n_marked_bytes > 0 {
+            end = n_bytes + n_marked_bytes;
+        }
+        if opens {
+            let is_open = |line: &&str| {
+                line.trim().is_empty() || clock::kind(line.trim_end(), now) == Some(clock::Volatile::Nonce)
+            };
+            let n_open: usize = content.split_inclusive('\n').take_while(is_open).map(str::len).sum();
+            start = n_bytes + n_open;
+            opens = n_open == content.len();
+        }
+        n_bytes += content.len();
+    }
+    start.min(end)..end
 }

@@ -2,12 +2,17 @@
 //!
 //! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `tiers`, `layout`, `tools`, `why`,
 //! `home_assistant`: whole daemons over the simulated engine, asked over real sockets. `killed`: K/V files when the process
-//! dies. `real`: the same and the scheduler over a real model. `tidy`: the
-//! borders between the rooms. `house`, `cold` and `models` are what they stand on.
+//! dies. `real`: the same and the scheduler over a real model. `tidy`: the borders between the rooms. `conversations`: planned
+//! prompts over the chat templates of many models. `house`, `cold` and `models` are what they stand on.
 
 mod bad_input;
 mod cold;
 mod commands;
+#[cfg(feature = "llama")]
+mod conversations;
+#[cfg(feature = "llama")]
+mod figures;
+mod golden;
 #[cfg(feature = "llama")]
 mod home_assistant;
 mod house;
@@ -16,6 +21,7 @@ mod killed;
 mod layout;
 #[cfg(feature = "llama")]
 mod models;
+mod questions;
 #[cfg(feature = "llama")]
 mod real;
 mod reuse;

@@ -4,6 +4,8 @@
 //! outside; nothing here outlives the request.
 
 use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
 
 use super::blocks::Block;
 use super::compose::{self, Visible};
@@ -27,6 +29,7 @@ pub(super) struct Prompt<'r, 'a> {
     pub(super) input: &'r Input<'a>,
     pub(super) owner: Digest,
     pub(super) n_leading: usize,
+    pub(super) tools: Arc<[Digest]>,
     pub(super) terms: Terms,
     pub(super) blocks: Vec<Block<'a>>,
     /// What follows the leading messages.
@@ -107,7 +110,7 @@ impl<'a> Prompt<'_, 'a> {
         for &id in &basis.chain {
             records.get_mut(id).expect("a chain is of records that are held").used_at = now;
         }
-        family.note_laid(basis.placed.digest, now);
+        family.note_laid(basis.placed.digest, &self.tools, now);
         Some(Laid { n_gained_bytes, gain, ..self.render(&basis, records, &keys) })
     }
 
@@ -195,23 +198,22 @@ impl<'a> Prompt<'_, 'a> {
 
     /// A layout for a conversation without a past.
     ///
-    /// New evidence costs what stands behind its place once. It is used where that is computed anyway: a text that was
-    /// laid lately is likely to be held.
+    /// New evidence costs what stands behind its place once. It is used where that is computed anyway: a text that was laid
+    /// lately, and with these tools, is likely to be held, in whichever layout that was.
     fn place_anew(&self, family: &mut Family) -> Option<(u32, Placed)> {
-        let current = family.current();
-        let (version, placed) = (current.version, self.place(current));
-        if placed.as_ref().is_some_and(|placed| family.is_held(placed.digest, self.input.now)) {
-            return Some((version, placed?));
+        let held = family.layouts().find_map(|layout| {
+            let placed = self.place(layout)?;
+            family.is_held(placed.digest, &self.tools, self.input.now).then_some((layout.version, placed))
+        });
+        if held.is_some() {
+            return held;
         }
         let layout = family.renew();
-        if layout.version == version {
-            return Some((version, placed?));
-        }
         Some((layout.version, self.place(layout)?))
     }
 
     fn place(&self, layout: &Layout) -> Option<Placed> {
-        let placed = slots::place(layout, &self.blocks, self.n_leading, self.terms);
+        let placed = slots::place(layout, &self.blocks, self.n_leading, &self.terms);
         if self.input.house.is_empty() {
             return placed;
         }
@@ -309,11 +311,13 @@ impl<'a> Prompt<'_, 'a> {
             hasher.update(block.gap.as_bytes());
         }
         sent.extend(run_start.map(|start| (start, Digest::so_far(&hasher))));
-        let first = sent.iter().find(|(_, text)| !family.is_held(*text, now)).map(|(start, _)| *start);
-        sent.iter().for_each(|(_, text)| family.note_laid(*text, now));
-        let is_placed_held = family.is_held(placed.digest, now);
+        let first = sent.iter().find(|(_, text)| !family.is_held(*text, &self.tools, now)).map(|(start, _)| *start);
+        sent.iter().for_each(|(_, text)| family.note_laid(*text, &self.tools, now));
+        // By it a retry finds its family again.
+        family.note_laid(as_sent(&self.blocks), &self.tools, now);
+        let is_placed_held = family.is_held(placed.digest, &self.tools, now);
         if is_observing {
-            family.note_laid(placed.digest, now);
+            family.note_laid(placed.digest, &self.tools, now);
         }
 
         let Some(first) = first else { return (0, None) };
@@ -353,6 +357,16 @@ impl PlacedByVersion<'_, '_, '_> {
     }
 }
 
+/// Over the system text as the client sent it.
+pub(super) fn as_sent(blocks: &[Block]) -> Digest {
+    let mut hasher = blake3::Hasher::new_derive_key("hob live: system text as sent");
+    for block in blocks {
+        hasher.update(block.content.as_bytes());
+        hasher.update(block.gap.as_bytes());
+    }
+    Digest::so_far(&hasher)
+}
+
 /// Whether the record's states are the request's, and whether all its values are.
 fn differences(record: &Record, placed: &Placed) -> (bool, bool) {
     let (mut states_equal, mut all_equal) = (true, record.values.len() == placed.values.len());
@@ -365,20 +379,19 @@ fn differences(record: &Record, placed: &Placed) -> (bool, bool) {
     (states_equal, all_equal)
 }
 
-/// Blocks that lie within the first `n_fixed_bytes` of the leading messages.
-pub(super) fn n_fixed_blocks(blocks: &[Block], leading: &[Message], n_fixed_bytes: usize) -> usize {
-    let mut n_bytes = 0;
+/// Blocks that begin within `fixed_bytes` of the leading messages, one message after the other.
+pub(super) fn fixed_blocks(blocks: &[Block], leading: &[Message], fixed_bytes: &Range<usize>) -> Range<usize> {
+    let mut begin = 0;
     let mut message_idx = 0;
-    let mut starts = Vec::with_capacity(leading.len());
-    for message in leading {
-        starts.push(message_idx);
-        message_idx += message.content.len();
+    let mut begins = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        // What stands in front of a message's first block, and behind its last one, is no block.
+        while message_idx < block.message_idx {
+            begin = leading[..=message_idx].iter().map(|message| message.content.len()).sum();
+            message_idx += 1;
+        }
+        begins.push(begin);
+        begin += block.content.len() + block.gap.len();
     }
-    blocks
-        .iter()
-        .take_while(|block| {
-            n_bytes = n_bytes.max(starts[block.message_idx]) + block.content.len() + block.gap.len();
-            n_bytes - block.gap.len() <= n_fixed_bytes
-        })
-        .count()
+    begins.partition_point(|&begin| begin < fixed_bytes.start)..begins.partition_point(|&begin| begin < fixed_bytes.end)
 }

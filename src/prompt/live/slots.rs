@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::blocks::{Block, Kind};
 use super::digest::Digest;
+use super::names::Names;
 use crate::request::Message;
 
 /// Cells of the table that aligns two lists exactly; above it (two texts of 500 blocks without a common end), only blocks
@@ -32,18 +33,55 @@ pub(super) enum Place {
     /// A block that stays.
     Stable(Digest),
     Clock,
-    /// `has_prose`: it has held more than list items, rows and `key: value` lines, and only `optimise` may move it (R15).
+    /// `holds`: the freest that has ever stood in it.
     State {
-        has_prose: bool,
+        holds: Form,
     },
 }
 
+/// What the text in a slot looks like, and with it who may move it (R15).
+///
+/// `safe` moves data from wherever it stands, and what people wrote as sentences only where nothing else changes by it: a
+/// few short lines at the text's very end, behind which stand tools and the conversation alone. In front of the question
+/// they have the same text before them, and behind them what was asked. Home Assistant's area and timers lines stand there.
+/// A sentence between others may be about its neighbours, and a paragraph is an instruction: only `optimise` moves those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum Form {
+    /// List items, rows and `key: value` lines, their headings included.
+    Data,
+    /// `N_LINES_MAX` short lines at most.
+    Lines,
+    Prose,
+}
+
+/// More short lines than this are a paragraph, however it is broken. Home Assistant adds two for a device.
+const N_LINES_MAX: usize = 3;
+
+impl Form {
+    /// Of a slot with blocks of these kinds in it; `has_items`: some of them stand in a list.
+    pub(super) fn of(kinds: impl Iterator<Item = Kind>, has_items: bool) -> Form {
+        let mut n_lines = 0;
+        let mut form = Form::Data;
+        for kind in kinds {
+            form = form.max(match kind {
+                Kind::Item | Kind::Row | Kind::KeyValue => Form::Data,
+                // A heading moves with its items.
+                Kind::Heading if has_items => Form::Data,
+                Kind::Line => Form::Lines,
+                Kind::Heading | Kind::Prose => Form::Prose,
+            });
+            n_lines += usize::from(kind == Kind::Line);
+        }
+        if n_lines > N_LINES_MAX { Form::Prose } else { form }
+    }
+}
+
 /// What may leave the system text of one request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) may_move_prose: bool,
-    /// The first blocks, which the client marked for its own cache and which stay.
-    pub(super) n_fixed_blocks: usize,
+    /// Blocks that the client marked for its own cache, and which stay.
+    pub(super) fixed_blocks: Range<usize>,
 }
 
 /// A system text laid out.
@@ -66,7 +104,7 @@ pub(super) struct Placed {
 pub(super) struct Value {
     /// Empty: nothing stands there.
     pub(super) text: Arc<str>,
-    /// The heading that stays behind.
+    /// What it must stand under to be known; of an empty one what it stood under.
     pub(super) label: Option<Arc<str>>,
     /// It is the time or the date, which the block's first line shows.
     pub(super) is_in_marker: bool,
@@ -83,8 +121,12 @@ pub(in crate::prompt) struct HouseSlot {
 }
 
 /// Lays `blocks` of `n_messages` leading messages out. `None`: nothing would stay, so nothing may move.
-pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms: Terms) -> Option<Placed> {
+pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms: &Terms) -> Option<Placed> {
     let mut to: Vec<Option<SlotIdx>> = vec![None; blocks.len()];
+    // For each slot the block that it stands behind.
+    let mut behind: Vec<Option<usize>> = vec![None; layout.n_slots()];
+    // Lines that move if they stand at the end.
+    let mut lines_to = to.clone();
     let numbers = slot_numbers(&layout.places);
     let digest_of = |place: &Place| if let Place::Stable(digest) = place { Some(*digest) } else { None };
     for run in runs(&layout.places, digest_of, blocks) {
@@ -98,16 +140,32 @@ pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms:
             to[block_idx] = clock;
         }
         for (&place_idx, range) in states.iter().zip(assign(&is_slot, plain.len())) {
-            let Place::State { has_prose } = layout.places[place_idx] else { continue };
+            let Place::State { holds } = layout.places[place_idx] else { continue };
+            let before = range.start.checked_sub(1).map(|at| plain[at]).or(run.blocks.start.checked_sub(1));
+            behind[usize::from(numbers[place_idx])] = before;
             let slot_blocks = &plain[range];
             let has_items = slot_blocks.iter().any(|&block_idx| blocks[block_idx].list.is_some());
-            for &block_idx in slot_blocks {
-                let may_move = terms.may_move_prose || (!has_prose && !is_prose(blocks[block_idx].kind, has_items));
-                to[block_idx] = may_move.then_some(numbers[place_idx]);
-            }
+            let kinds = slot_blocks.iter().map(|&block_idx| blocks[block_idx].kind);
+            let moving = match holds.max(Form::of(kinds, has_items)) {
+                _ if terms.may_move_prose => &mut to,
+                Form::Data => &mut to,
+                Form::Lines => &mut lines_to,
+                Form::Prose => continue,
+            };
+            slot_blocks.iter().for_each(|&block_idx| moving[block_idx] = Some(numbers[place_idx]));
         }
     }
-    to[..terms.n_fixed_blocks.min(blocks.len())].fill(None);
+    for (to, lines_to) in to.iter_mut().zip(lines_to).rev() {
+        if to.is_none() {
+            if lines_to.is_none() {
+                break;
+            }
+            *to = lines_to;
+        }
+    }
+    to[terms.fixed_blocks.clone()].fill(None);
+    let names = Names::of(blocks);
+    names.settle(&mut to);
     if to.iter().all(Option::is_some) {
         return None;
     }
@@ -117,7 +175,7 @@ pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms:
     Some(Placed {
         digest: digest(&texts),
         texts,
-        values: values(blocks, &to, layout.n_slots()),
+        values: values(blocks, &to, &names, &behind),
         clocks: clocks.map(|(_, &number)| number).collect(),
         to,
     })
@@ -165,11 +223,6 @@ impl Layout {
     }
 }
 
-/// Whether only `optimise` moves a block of this kind. A heading moves with its items.
-pub(super) fn is_prose(kind: Kind, has_items: bool) -> bool {
-    kind == Kind::Prose || (kind == Kind::Heading && !has_items)
-}
-
 /// For each place the number of its slot, if it is one.
 fn slot_numbers(places: &[Place]) -> Vec<SlotIdx> {
     let mut next = 0;
@@ -212,7 +265,8 @@ fn width(gap: &str) -> (usize, usize) {
     (gap.matches('\n').count(), gap.len())
 }
 
-fn values(blocks: &[Block], to: &[Option<SlotIdx>], n_slots: usize) -> Vec<Value> {
+fn values(blocks: &[Block], to: &[Option<SlotIdx>], names: &Names, behind: &[Option<usize>]) -> Vec<Value> {
+    let n_slots = behind.len();
     let mut texts: Vec<String> = vec![String::new(); n_slots];
     let mut labels: Vec<Option<Arc<str>>> = vec![None; n_slots];
     // The last block of each slot, to know whether the gap behind it was between two of its own.
@@ -222,17 +276,20 @@ fn values(blocks: &[Block], to: &[Option<SlotIdx>], n_slots: usize) -> Vec<Value
         if last_idx[slot] != usize::MAX {
             let follows = last_idx[slot] + 1 == block_idx && !blocks[last_idx[slot]].gap.is_empty();
             texts[slot].push_str(if follows { blocks[last_idx[slot]].gap } else { "\n" });
-        } else if let Some(heading_idx) = block.heading_idx
-            && to[heading_idx].is_none()
-        {
-            labels[slot] = Some(blocks[heading_idx].content.trim_start().into());
+        } else {
+            labels[slot] = names.name(block_idx);
         }
         // White space in front of the text's first block means nothing elsewhere.
         let content = if block_idx == 0 { block.content.trim_start() } else { block.content };
         texts[slot].push_str(content);
         last_idx[slot] = block_idx;
     }
-    texts.into_iter().zip(labels).map(|(text, label)| Value { text: text.into(), label, is_in_marker: false }).collect()
+    let value = |((text, label), behind): ((String, Option<Arc<str>>), &Option<usize>)| {
+        // What is gone is named by where it was.
+        let label = if text.is_empty() { behind.and_then(|behind| names.name_behind(behind)) } else { label };
+        Value { text: text.into(), label, is_in_marker: false }
+    };
+    texts.into_iter().zip(labels).zip(behind).map(value).collect()
 }
 
 /// What lies between two neighbours that are the same in both lists.
@@ -363,7 +420,7 @@ fn unique_common(left: &[Digest], right: &[Digest]) -> Vec<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prompt::live::blocks::split;
+    use crate::prompt::live::blocks::{Clocks, split};
     use proptest::prelude::*;
 
     fn digests(text: &str) -> Vec<Digest> {
@@ -391,16 +448,16 @@ mod tests {
     fn what_stays_is_the_same_with_and_without_a_value() {
         let layout = |text: &str, slot_at: usize| {
             let mut blocks = Vec::new();
-            split(text, 0, &|_| false, &mut blocks);
+            split(text, 0, Clocks::NONE, &mut blocks);
             let mut places: Vec<Place> = blocks.iter().map(|block| Place::Stable(block.digest)).collect();
-            places.insert(slot_at, Place::State { has_prose: false });
+            places.insert(slot_at, Place::State { holds: Form::Data });
             Layout { version: 0, places }
         };
         let laid = |layout: &Layout, text: &str| {
             let mut blocks = Vec::new();
-            split(text, 0, &|_| false, &mut blocks);
-            let terms = Terms { may_move_prose: true, n_fixed_blocks: 0 };
-            let placed = place(layout, &blocks, 1, terms).expect("something stays");
+            split(text, 0, Clocks::NONE, &mut blocks);
+            let terms = Terms { may_move_prose: true, fixed_blocks: 0..0 };
+            let placed = place(layout, &blocks, 1, &terms).expect("something stays");
             (placed.texts[0].clone().unwrap(), placed.values[0].text.to_string())
         };
         for (bare, slot_at, full, value) in [

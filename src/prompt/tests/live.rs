@@ -255,6 +255,29 @@ async fn what_was_learnt_outlives_a_restart() {
 }
 
 #[tokio::test]
+async fn what_was_learnt_is_forgotten_when_asked_in_the_file_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("layout");
+    let messages = [numbered(2), user("Oven?"), assistant("It is off."), user("And the light?")];
+    let asked = request("model", &messages, &[]);
+    let owner = asked.client.owner();
+    for (whose, expected) in
+        [(Some(owner), Cause::Trimmed), (Some(Owner::Private([0; 32])), Cause::Appended), (None, Cause::Trimmed)]
+    {
+        on_thread(laying(LayoutMode::Safe, 1 << 20, Some(&file)), async |handle| {
+            handle.plan(request("model", &[numbered(1), user("Oven?")], &[])).await.unwrap();
+            handle.forget(whose).await.unwrap();
+            // What is in the file now is all that another start would know.
+            let mut other = laying(LayoutMode::Safe, 1 << 20, Some(&file));
+            assert_eq!(other.plan(&asked, &Moment::now()).unwrap().live_cause, expected, "{whose:?}");
+            assert_eq!(handle.plan(asked.clone()).await.unwrap().live_cause, expected, "{whose:?}");
+            handle.forget(None).await.unwrap();
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn a_file_that_cannot_be_used_costs_what_was_learnt_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("layout");
@@ -276,6 +299,28 @@ async fn a_house_that_lays_nothing_out_writes_nothing() {
     })
     .await;
     assert!(!file.parent().unwrap().exists());
+}
+
+#[test]
+fn what_a_client_marked_for_its_own_cache_stays_but_for_a_nonce_at_its_front() {
+    let billing = "x-anthropic-billing-header: cc_version=2.1.36; cc_entrypoint=cli; cch=a1b2c;";
+    let time = "Current time: 20:06:10";
+    let moved = |system: String, n_marked_bytes| {
+        let system = Message { n_marked_bytes, ..Message::text(Role::System, system) };
+        let asked = request("model", &[system, user("Oven?")], &[]);
+        let planned = laying(LayoutMode::Safe, 1 << 20, None).plan(&asked, &Moment::utc(START)).unwrap();
+        planned.moved.iter().map(|moved| moved.text.to_string()).collect::<Vec<_>>()
+    };
+    let text = format!("{time}\n{RULES}");
+    assert_eq!(moved(text.clone(), 0), [time]);
+    assert_eq!(moved(text.clone(), text.len()), [""; 0]);
+    // The mark ends before the time.
+    assert_eq!(moved(format!("{RULES}\n{time}"), RULES.len()), [time]);
+    let text = format!("{billing}\n{time}\n{RULES}");
+    assert_eq!(moved(text.clone(), text.len()), [billing]);
+    // Elsewhere it is what the client says it is.
+    let text = format!("{RULES}\n{billing}");
+    assert_eq!(moved(text.clone(), text.len()), [""; 0]);
 }
 
 #[test]

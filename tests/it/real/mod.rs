@@ -4,6 +4,8 @@ mod echo;
 mod exactness;
 mod home_assistant;
 mod house;
+mod killed;
+mod meaning;
 mod opaque;
 mod other_models;
 mod recording;

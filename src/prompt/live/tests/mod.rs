@@ -2,6 +2,7 @@
 //!
 //! `House` lays requests and checks each of them against what it was given alone: see `check`.
 
+mod adversaries;
 mod conversations;
 mod evidence;
 mod properties;
@@ -17,14 +18,27 @@ use crate::request::ToolCall;
 const START: i64 = 1_796_063_270;
 const ZONE: Zone = Zone { offset_s: 3600, name: "CET" };
 
-/// A stand-in for the recogniser: a line with the time of day in the house, up to 120 s off, or the word `nonce`.
+/// A stand-in for the recogniser: a line of one sentence with the time of day in the
+/// house, up to 120 s off, or the word `nonce`.
 fn is_clock(line: &str, now: i64) -> bool {
     let of_day = (now + 3600).rem_euclid(24 * 3600);
-    line.contains("nonce")
+    let sentences = line.trim_end_matches(['.', ' ']);
+    !sentences.contains(". ")
+        && (line.contains("nonce")
         || line.split(|c: char| !c.is_ascii_digit() && c != ':').filter(|word| word.len() == 8).any(|word| {
             let parts: Vec<i64> = word.split(':').filter_map(|part| part.parse().ok()).collect();
             matches!(parts[..], [hour, minute, second] if (hour * 3600 + minute * 60 + second - of_day).abs() <= 120)
-        })
+        }))
+}
+
+/// The sentences of a line that `is_clock` takes, if they are not all of it.
+fn clock_sentences(line: &str, now: i64) -> Vec<std::ops::Range<usize>> {
+    let mut end = 0;
+    let sentences = line.split_inclusive(". ").map(|sentence| {
+        end += sentence.len();
+        end - sentence.len()..end
+    });
+    sentences.filter(|range| is_clock(&line[range.clone()], now)).collect()
 }
 
 fn clock(now: i64) -> String {
@@ -58,6 +72,7 @@ struct House {
     live: Live,
     now: i64,
     mode: Mode,
+    tools: Vec<String>,
     fit: Fit,
     n_context_tokens: usize,
     conversation: Option<String>,
@@ -72,6 +87,7 @@ impl House {
             live: Live::default(),
             now: START,
             mode,
+            tools: Vec::new(),
             fit: Fit::Free,
             n_context_tokens: 1 << 20,
             conversation: None,
@@ -98,7 +114,8 @@ impl House {
             conversation: self.conversation.as_deref(),
             messages,
             house: &self.house,
-            n_fixed_bytes: 0,
+            fixed_bytes: 0..0,
+            tools: &self.tools,
             mode: self.mode,
             fit: self.fit,
             now: self.now,
@@ -106,6 +123,7 @@ impl House {
             n_context_tokens: self.n_context_tokens,
             count_tokens: &|text| text.len().div_ceil(4),
             is_clock: &is_clock,
+            clock_sentences: &clock_sentences,
         });
         Laid { messages: Cow::Owned(laid.messages.into_owned()), ..laid }
     }
@@ -142,22 +160,30 @@ fn check(sent: &[Message], laid: &Laid, now: i64, records_were_lost: bool) {
         assert!(matches!(message.role, Role::User | Role::Tool));
         let text: String = message.content.drain(..block.n_bytes).collect();
         let mut rest = text.strip_prefix("[As of ").expect("a marker").split_once("CET:]").expect("a zone").1;
-        for (slot, value) in &block.entries {
+        for (entry_idx, (slot, value)) in block.entries.iter().enumerate() {
             let (before, after) = match value.is_empty() {
                 false => {
-                    let at = rest.find(&format!("\n{value}\n")).expect("the value is in its block");
+                    // A heading may be a value as well as the name of what is gone in front of it.
+                    let is_last = entry_idx + 1 == block.entries.len();
+                    let line = format!("\n{value}\n");
+                    let at =
+                        if is_last { rest.rfind(&line) } else { rest.find(&line) }.expect("the value is in its block");
                     (&rest[..at], &rest[at + 1 + value.len()..])
                 }
                 true => {
                     // Where a record is lost, what is gone need not be visible.
-                    let last = values.get(slot).map_or("", |last| last.trim().lines().next().unwrap_or("").trim());
-                    let line = format!("\nno longer: {last}");
+                    let last = values.get(slot).map_or("", |last| last.as_ref());
                     assert!(!last.is_empty() || records_were_lost, "what is gone was there");
-                    let (before, after) = rest.split_once(&line).expect("what is gone is said");
-                    (before, &after[after.find('\n').expect("a line ends")..])
+                    let gone = last.lines().rev().find_map(|line| {
+                        Some(rest.rfind(&format!("\nno longer: {}\n", line.trim()))? + line.trim().len() + 12)
+                    });
+                    assert!(gone.is_some() || last.is_empty(), "what is gone is said");
+                    rest.split_at(gone.unwrap_or(0))
                 }
             };
-            assert!(before.lines().count() <= 2, "only a label stands in front of a value: {before:?}");
+            let is_label = |line: &str| sent_system.contains(line) || values.values().any(|value| value.contains(line));
+            let stands = |line: &str| line.starts_with("no longer: ") || is_label(line.trim());
+            assert!(before.lines().all(stands), "only a label and what is gone stand in front of a value: {before:?}");
             rest = after;
             values.insert(*slot, value.clone());
         }
