@@ -60,7 +60,7 @@
 //!   groups (Q4_K_M; not Q4_1). These are roundings; what is reused is the same in all of them.
 //! - An older answer is never failed for want of cells: the newest is parked and goes on later.
 //! - Nothing is truncated silently. Prompt text is in no log and no table; what changes of it is in one file for its user alone.
-//! - The middle (`prompt`'s parts but for `kept` and `moment`, `kv::tree`, `kv::budget`, `scheduler::batch`, `scheduler::emission`) does no IO and reads no
+//! - The middle (`prompt`'s parts but for `kept`, `store` and `moment`, `kv::tree`, `kv::budget`, `scheduler::batch`, `scheduler::emission`) does no IO and reads no
 //!   clock; each thread owns its state; no mutex on the way of a token.
 //! - Only `engine::llama` names llama.cpp, only `telemetry` SQLite, only `http` hyper and axum. `tests/it/tidy.rs` enforces it.
 

@@ -104,8 +104,14 @@ impl Answer {
             },
             events: sender,
         })?;
-        let spoken =
-            Spoken { owner, opening: planned.opening, record: planned.record, text: String::new(), tokens: Vec::new() };
+        let spoken = Spoken {
+            owner,
+            opening: planned.opening,
+            record: planned.record,
+            text: String::new(),
+            calls: Vec::new(),
+            tokens: Vec::new(),
+        };
         let (closing, house) = (app.closing.clone(), app.house.clone());
         Ok(Answer { id, model, created: unix_seconds(), received, events, closing, house, spoken })
     }

@@ -5,13 +5,19 @@
 //! computed again: 34 s in <https://github.com/ggml-org/llama.cpp/issues/11970>. So the ids of an answer are kept under the
 //! stretch of text that will stand in the history: what the template wrote behind the last control token (`assistant\n`), then
 //! the answer. An echo belongs to the owner it was said to.
+//!
+//! Calls come back as names and arguments, which the template writes anew: keys, escapes and numbers may be spelled in another
+//! way. Such a turn is known by what its JSON says, but only where the history really has those calls: in a text that
+//! somebody wrote, spelling is content.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
+use super::canonical;
 use super::live::RecordId;
 use super::memo::Memo;
 use crate::engine::Vocab;
-use crate::request::{Owner, Token};
+use crate::request::{Message, Owner, Token, ToolCall};
 
 /// Bytes of kept ids and their keys: some 10,000 answers of 100 tokens.
 const BYTES_MAX: usize = 8 << 20;
@@ -36,8 +42,36 @@ pub struct Spoken {
     pub record: Option<RecordId>,
     /// The text that was sent.
     pub text: String,
+    /// The calls that were sent; all tokens are theirs and the text's.
+    pub calls: Vec<ToolCall>,
     /// All sampled tokens; those behind the text (a stop text's) are left out here.
     pub tokens: Vec<Token>,
+}
+
+/// The calls in a request's history, and the texts in it that somebody wrote and that might look like one.
+#[derive(Default)]
+pub(super) struct Calls<'a> {
+    /// Canonical.
+    arguments: Vec<blake3::Hash>,
+    texts: Vec<&'a str>,
+}
+
+impl<'a> Calls<'a> {
+    pub(super) fn of(messages: &'a [Message]) -> Calls<'a> {
+        let calls = messages.iter().flat_map(|message| &message.tool_calls);
+        let arguments: Vec<_> = calls.map(|call| canonical::arguments(&call.arguments)).collect();
+        if arguments.is_empty() {
+            return Calls::default();
+        }
+        let written = messages.iter().filter(|message| message.tool_calls.is_empty());
+        let texts = written.map(|message| message.content.trim()).filter(|text| text.contains('{')).collect();
+        Calls { arguments, texts }
+    }
+
+    /// Whether `stretch` may be a turn with calls: openings of some templates stand in front of users' texts, too.
+    fn may_write(&self, stretch: &str) -> bool {
+        !self.arguments.is_empty() && !self.texts.iter().any(|text| stretch.trim_end().ends_with(text))
+    }
 }
 
 impl Echoes {
@@ -54,21 +88,51 @@ impl Echoes {
             }
             self.openings.insert(spoken.opening.as_str().into());
         }
-        let trimmed = spoken.text.trim_end();
-        for text in [spoken.text.as_str(), trimmed] {
+        let Some(said) = said(vocab, spoken) else { return };
+        // The whole last: what it says is known by all its tokens.
+        for text in [said.trim_end(), &*said] {
             let Some(n) = n_tokens_of(vocab, &spoken.tokens, text).filter(|&n| n > 0) else { continue };
             let ids: Box<[Token]> = opening.iter().chain(&spoken.tokens[..n]).copied().collect();
-            let n_bytes = std::mem::size_of_val(&*ids) + ENTRY_BYTES;
-            self.kept.insert(key(spoken.owner, &spoken.opening, text), ids, n_bytes);
+            let stretch = format!("{}{text}", spoken.opening);
+            if let Some(turn) = canonical::turn(&stretch, |_| true) {
+                self.insert(key(spoken.owner, b"calls", turn.as_bytes()), ids.clone());
+            }
+            self.insert(key(spoken.owner, b"text", stretch.as_bytes()), ids);
         }
     }
 
     /// The ids of a stretch that `owner` was once told.
-    pub(super) fn get(&mut self, owner: Owner, stretch: &str) -> Option<&[Token]> {
-        let opening = self.openings.iter().find(|opening| stretch.starts_with(&***opening))?;
-        let key = key(owner, opening, &stretch[opening.len()..]);
-        self.kept.get(&key).map(|ids| &**ids)
+    pub(super) fn get(&mut self, owner: Owner, stretch: &str, calls: &Calls) -> Option<&[Token]> {
+        if !self.openings.iter().any(|opening| stretch.starts_with(&**opening)) {
+            return None;
+        }
+        let mut found = key(owner, b"text", stretch.as_bytes());
+        if self.kept.get(&found).is_none() && calls.may_write(stretch) {
+            found = key(owner, b"call as written", stretch.as_bytes());
+            if self.kept.get(&found).is_none() {
+                let turn = canonical::turn(stretch, |object| canonical::is_call(object, &calls.arguments))?;
+                let ids = self.kept.get(&key(owner, b"calls", turn.as_bytes()))?.clone();
+                // The next time it need not be read.
+                self.insert(found, ids);
+            }
+        }
+        self.kept.get(&found).map(|ids| &**ids)
     }
+
+    fn insert(&mut self, key: [u8; 32], ids: Box<[Token]>) {
+        let n_bytes = std::mem::size_of_val(&*ids) + ENTRY_BYTES;
+        self.kept.insert(key, ids, n_bytes);
+    }
+}
+
+/// The text of an answer's turn: with calls, more than what was sent as text. `None`: its end is no whole character.
+fn said<'a>(vocab: &dyn Vocab, spoken: &'a Spoken) -> Option<Cow<'a, str>> {
+    if spoken.calls.is_empty() {
+        return Some(Cow::Borrowed(&spoken.text));
+    }
+    let mut spelled = Vec::new();
+    spoken.tokens.iter().for_each(|&token| vocab.piece(token, &mut spelled));
+    String::from_utf8(spelled).ok().map(Cow::Owned)
 }
 
 /// How many of `tokens` spell `text`; `None` if a token reaches over its end.
@@ -82,13 +146,13 @@ fn n_tokens_of(vocab: &dyn Vocab, tokens: &[Token], text: &str) -> Option<usize>
     (spelled == text.as_bytes()).then_some(n)
 }
 
-fn key(owner: Owner, opening: &str, text: &str) -> [u8; 32] {
+fn key(owner: Owner, kind: &[u8], stretch: &[u8]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     if let Owner::Private(id) = owner {
         hasher.update(&id);
     }
-    hasher.update(opening.as_bytes());
-    hasher.update(text.as_bytes());
+    canonical::add(&mut hasher, kind);
+    canonical::add(&mut hasher, stretch);
     *hasher.finalize().as_bytes()
 }
 
@@ -96,6 +160,7 @@ fn key(owner: Owner, opening: &str, text: &str) -> [u8; 32] {
 mod tests {
     use super::*;
     use crate::engine::Special;
+    use crate::request::Role;
 
     const ALICE: Owner = Owner::Private([1; 32]);
     const BOB: Owner = Owner::Private([2; 32]);
@@ -135,7 +200,8 @@ mod tests {
     }
 
     fn spoken(text: &str, tokens: &[Token]) -> Spoken {
-        Spoken { owner: ALICE, opening: "assistant\n".into(), record: None, text: text.into(), tokens: tokens.to_vec() }
+        let opening = "assistant\n".into();
+        Spoken { owner: ALICE, opening, record: None, text: text.into(), calls: vec![], tokens: tokens.to_vec() }
     }
 
     fn byte(byte: u8) -> Token {
@@ -148,20 +214,53 @@ mod tests {
         let opening = Pairs.tokenize("assistant\n", Special::Text);
         echoes.keep(&Pairs, &spoken("cab", &[byte(b'c'), AB]), &opening);
         let expected: Vec<Token> = opening.iter().copied().chain([byte(b'c'), AB]).collect();
-        assert_eq!(echoes.get(ALICE, "assistant\ncab"), Some(&*expected));
-        assert_eq!(echoes.get(BOB, "assistant\ncab"), None);
-        assert_eq!(echoes.get(ALICE, "user\ncab"), None);
-        assert_eq!(echoes.get(ALICE, "assistant\nca"), None);
+        assert_eq!(echoes.get(ALICE, "assistant\ncab", &Calls::default()), Some(&*expected));
+        assert_eq!(echoes.get(BOB, "assistant\ncab", &Calls::default()), None);
+        assert_eq!(echoes.get(ALICE, "user\ncab", &Calls::default()), None);
+        assert_eq!(echoes.get(ALICE, "assistant\nca", &Calls::default()), None);
     }
 
     #[test]
     fn a_trimmed_end_and_a_stop_text_leave_the_tokens_before_them() {
         let mut echoes = Echoes::new();
         echoes.keep(&Pairs, &spoken("ab \n", &[AB, byte(b' '), byte(b'\n'), AB]), &[]);
-        assert_eq!(echoes.get(ALICE, "assistant\nab"), Some(&[AB][..]));
-        assert_eq!(echoes.get(ALICE, "assistant\nab \n"), Some(&[AB, byte(b' '), byte(b'\n')][..]));
+        assert_eq!(echoes.get(ALICE, "assistant\nab", &Calls::default()), Some(&[AB][..]));
+        assert_eq!(echoes.get(ALICE, "assistant\nab \n", &Calls::default()), Some(&[AB, byte(b' '), byte(b'\n')][..]));
         // The stop text "b" began inside a token: nothing spells "xa" alone.
         echoes.keep(&Pairs, &spoken("xa", &[byte(b'x'), AB]), &[]);
-        assert_eq!(echoes.get(ALICE, "assistant\nxa"), None);
+        assert_eq!(echoes.get(ALICE, "assistant\nxa", &Calls::default()), None);
+    }
+
+    #[test]
+    fn a_call_is_known_by_what_it_says_where_the_history_has_it() {
+        let mut echoes = Echoes::new();
+        let call = r#"<call>{"name":"x","arguments":{"ab":21.0,"b":"\u00e9"}}</call>"#;
+        let mut tokens = Pairs.tokenize(call, Special::Text);
+        let at = call.find("ab").unwrap();
+        tokens.splice(at..at + 2, [AB]);
+        let arguments = r#"{"b": "é", "ab": 21}"#;
+        let call_of = |arguments: &str| ToolCall { id: None, name: "x".into(), arguments: arguments.into() };
+        let calling = Message { tool_calls: vec![call_of(arguments)], ..Message::text(Role::Assistant, "") };
+        let history = [calling.clone()];
+        let calls = Calls::of(&history);
+        let written = format!("assistant\n<call>\n{{\"arguments\": {arguments}, \"name\": \"x\"}}\n</call>");
+
+        // As the text that it was sent as, and as calls that were found in it.
+        for calls_sent in [vec![], vec![call_of(arguments)]] {
+            let text = if calls_sent.is_empty() { call } else { "" };
+            echoes.keep(&Pairs, &Spoken { calls: calls_sent, ..spoken(text, &tokens) }, &[]);
+            // A text with such JSON is somebody's own.
+            assert_eq!(echoes.get(ALICE, &written, &Calls::default()), None);
+            assert_eq!(echoes.get(BOB, &written, &calls), None);
+            assert_eq!(echoes.get(ALICE, &written.replace("21", "22"), &calls), None);
+            for _ in 0..2 {
+                assert_eq!(echoes.get(ALICE, &written, &calls), Some(&*tokens));
+            }
+            // Also where there is such a call beside it.
+            let quoted = [calling.clone(), Message::text(Role::User, written.trim_start_matches("assistant\n"))];
+            assert_eq!(echoes.get(ALICE, &written, &Calls::of(&quoted)), None);
+            assert_eq!(echoes.get(ALICE, &written, &Calls::default()), None);
+            echoes = Echoes::new();
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::echoes::Calls;
 use super::memo::Memo;
 use super::order::End;
 use super::sentinel::Controls;
@@ -80,7 +81,7 @@ impl Heads {
         let long = toolset.prepared.render(&messages, true).map_err(refused)?;
         let n_common = short.bytes().zip(long.bytes()).take_while(|(a, b)| a == b).count();
         let end = self.controls.find(&short).map(|(range, _)| range.end).take_while(|&end| end <= n_common).last();
-        Ok(end.map(|end| tokeniser.tokenise(&short[..end], Owner::Public).into()))
+        Ok(end.map(|end| tokeniser.tokenise(&short[..end], Owner::Public, &Calls::default()).into()))
     }
 }
 

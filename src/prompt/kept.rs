@@ -1,23 +1,26 @@
-//! What is kept of live context: families and records in memory, and the file they outlive a restart in.
+//! What is kept of clients' prompts: families and records, tool sets, and when they go to the file and out of memory.
 //!
 //! *Keeping* is loading at the start, saving when no request came for a moment, and forgetting what is old. Without the file
-//! prompts cost more tokens and are as true. What families and records are, and how the file is written, `live` knows.
+//! prompts cost more tokens and are as true. What is kept, `live` and `seen` know; how the file is written, `store`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::live::Live;
+use super::seen::SeenTools;
+use super::store;
 
 /// Long enough that a tool loop is written once, short enough that a power cut costs no conversation.
 const SAVE_AFTER: Duration = Duration::from_secs(5);
 const FORGET_EVERY_S: i64 = 3600;
 /// Private text does not outlive its use for longer than evidence does.
-const RECORDS_KEPT_S: i64 = 30 * 24 * 3600;
+const KEPT_S: i64 = 30 * 24 * 3600;
 
 pub(super) struct Kept {
-    live: Live,
+    learnt: Learnt,
     file: Option<PathBuf>,
     has_changed: bool,
     /// Unix time.
@@ -26,30 +29,43 @@ pub(super) struct Kept {
     save_failed: bool,
 }
 
+/// As it stands in the file.
+#[derive(Default, Serialize, Deserialize)]
+struct Learnt {
+    live: Live,
+    tools: SeenTools,
+}
+
 impl Kept {
     /// What lies in `file`, or nothing. A file that cannot be used is told of and ignored.
     pub(super) fn load(file: Option<PathBuf>) -> Kept {
-        let mut live = Live::default();
+        let mut learnt = Learnt::default();
         if let Some(file) = &file {
-            match Live::load(file) {
-                Ok(loaded) => live = loaded,
+            match store::load(file) {
+                Ok(loaded) => learnt = loaded,
                 Err(error) => warn!(%error, "what changes in prompts is learnt anew"),
             }
         }
         // Cells do not outlive a restart.
-        live.forget_held();
-        Kept { live, file, has_changed: false, forgot_at: 0, save_failed: false }
+        learnt.live.forget_held();
+        Kept { learnt, file, has_changed: false, forgot_at: 0, save_failed: false }
     }
 
     /// To be changed.
     pub(super) fn live(&mut self) -> &mut Live {
         self.has_changed = true;
-        &mut self.live
+        &mut self.learnt.live
+    }
+
+    /// To be changed.
+    pub(super) fn tools(&mut self) -> &mut SeenTools {
+        self.has_changed = true;
+        &mut self.learnt.tools
     }
 
     /// How long to wait for a request before `rest`; `None`: there is nothing to do.
     pub(super) fn rest_after(&self) -> Option<Duration> {
-        if self.live.is_empty() {
+        if self.learnt.is_empty() {
             None
         } else if self.has_changed && self.file.is_some() {
             Some(SAVE_AFTER)
@@ -62,14 +78,15 @@ impl Kept {
     pub(super) fn rest(&mut self, now: i64) {
         if now - self.forgot_at >= FORGET_EVERY_S {
             self.forgot_at = now;
-            self.has_changed |= self.live.idle(now, now - RECORDS_KEPT_S);
+            self.has_changed |= self.learnt.live.idle(now, now - KEPT_S);
+            self.has_changed |= self.learnt.tools.idle(now - KEPT_S);
         }
         self.save();
     }
 
     pub(super) fn save(&mut self) {
         let Some(file) = self.file.as_ref().filter(|_| self.has_changed) else { return };
-        let saved = self.live.save(file);
+        let saved = store::save(file, &self.learnt);
         if let Err(error) = &saved
             && !self.save_failed
         {
@@ -77,6 +94,12 @@ impl Kept {
         }
         self.save_failed = saved.is_err();
         self.has_changed = false;
+    }
+}
+
+impl Learnt {
+    fn is_empty(&self) -> bool {
+        self.live.is_empty() && self.tools.is_empty()
     }
 }
 
@@ -129,10 +152,10 @@ mod tests {
         let mut kept = Kept::load(Some(file.clone()));
         talk(&mut kept);
         kept.rest(NOW);
-        assert!(!Kept::load(Some(file.clone())).live.is_empty());
-        kept.rest(NOW + RECORDS_KEPT_S + 1);
-        assert!(kept.live.is_empty() && kept.rest_after().is_none());
-        assert!(Kept::load(Some(file)).live.is_empty());
+        assert!(!Kept::load(Some(file.clone())).learnt.is_empty());
+        kept.rest(NOW + KEPT_S + 1);
+        assert!(kept.learnt.is_empty() && kept.rest_after().is_none());
+        assert!(Kept::load(Some(file)).learnt.is_empty());
     }
 
     #[test]

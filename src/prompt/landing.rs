@@ -3,9 +3,12 @@
 //! A *landing* is what the planner must know of a template to order sections: whether tools come before or after the
 //! system text, and whether a control token ends what stands before the first user's text. It orders nothing.
 
+use std::borrow::Cow;
+
+use super::calls;
 use super::sentinel::Controls;
 use crate::engine::ChatTemplate;
-use crate::request::{Message, Role};
+use crate::request::{Message, Role, ToolCall};
 
 /// Texts that no template and no trimming changes.
 const SYSTEM: &str = "hobmarksystem";
@@ -18,6 +21,8 @@ const QUESTION: &str = "hobmarkquestion";
 pub(super) struct Landing {
     /// Tools stand before the system text, so that they stay when what ends the system text changes.
     pub(super) tools_first: bool,
+    /// Of several calls in one message the template shows the first at most.
+    pub(super) takes_one_call: bool,
     without_tools: Closed,
     with_tools: Closed,
 }
@@ -37,13 +42,14 @@ impl Landing {
         let without_tools = plain.as_deref().map_or(Closed::NOWHERE, |text| Closed::find(text, SYSTEM, controls));
         if !template.takes_tools() {
             // The fallback writes tools at the end of the system text.
-            return Landing { tools_first: false, without_tools, with_tools: without_tools };
+            return Landing { tools_first: false, takes_one_call: false, without_tools, with_tools: without_tools };
         }
         let tool = format!(
             r#"{{"type":"function","function":{{"name":"{TOOL}","description":"{TOOL}","parameters":{{"type":"object","properties":{{}}}}}}}}"#
         );
+        let takes_one_call = takes_one_call(template, &tool);
         let Some(text) = render(template, &[tool]) else {
-            return Landing { tools_first: false, without_tools, with_tools: Closed::NOWHERE };
+            return Landing { tools_first: false, takes_one_call, without_tools, with_tools: Closed::NOWHERE };
         };
         let tools_first = match (text.find(TOOL), text.find(SYSTEM)) {
             (Some(tool), Some(system)) => tool < system,
@@ -51,7 +57,7 @@ impl Landing {
             _ => false,
         };
         let last = if tools_first { SYSTEM } else { TOOL };
-        Landing { tools_first, without_tools, with_tools: Closed::find(&text, last, controls) }
+        Landing { tools_first, takes_one_call, without_tools, with_tools: Closed::find(&text, last, controls) }
     }
 
     /// Whether documents stand as a first exchange: inside the system text each edit of one would cost the tools after
@@ -99,6 +105,25 @@ fn render(template: &dyn ChatTemplate, tools: &[String]) -> Option<String> {
     template.prepare(tools).and_then(|prepared| prepared.render(&messages, true)).ok()
 }
 
+/// Whether two calls are shown only if each has a message of its own.
+fn takes_one_call(template: &dyn ChatTemplate, tool: &str) -> bool {
+    // Mistral wants ids of nine characters.
+    let made = [("hobcall01", "hobmarkfirst"), ("hobcall02", "hobmarksecond")];
+    let calls = made.map(|(id, mark)| ToolCall {
+        id: Some(id.into()),
+        name: TOOL.into(),
+        arguments: format!(r#"{{"a":"{mark}"}}"#),
+    });
+    let results = made.map(|(id, _)| Message { tool_call_id: Some(id.into()), ..Message::text(Role::Tool, ANSWER) });
+    let calling = Message { tool_calls: calls.into(), ..Message::text(Role::Assistant, "") };
+    let messages: Vec<Message> = [Message::text(Role::User, USER), calling].into_iter().chain(results).collect();
+    let shows_both = |messages: &[Message]| {
+        let text = template.prepare(&[tool.to_owned()]).and_then(|prepared| prepared.render(messages, true));
+        text.is_ok_and(|text| made.iter().all(|(_, mark)| text.contains(mark)))
+    };
+    !shows_both(&messages) && shows_both(&calls::one_by_one(Cow::Borrowed(&messages)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Bytes, Style, Template};
@@ -113,9 +138,30 @@ mod tests {
     fn tools_and_ends_are_found_where_the_template_has_them() {
         let closed = Closed { system: true, exchange: true };
         let shared = Closed { system: false, exchange: true };
-        check(Style::Plain, Landing { tools_first: false, without_tools: closed, with_tools: closed });
-        check(Style::ToolsAfter, Landing { tools_first: false, without_tools: closed, with_tools: closed });
-        check(Style::ToolsBefore, Landing { tools_first: true, without_tools: closed, with_tools: closed });
-        check(Style::Shared, Landing { tools_first: false, without_tools: shared, with_tools: shared });
+        check(
+            Style::Plain,
+            Landing { tools_first: false, takes_one_call: false, without_tools: closed, with_tools: closed },
+        );
+        check(
+            Style::ToolsAfter,
+            Landing { tools_first: false, takes_one_call: false, without_tools: closed, with_tools: closed },
+        );
+        check(
+            Style::ToolsBefore,
+            Landing { tools_first: true, takes_one_call: false, without_tools: closed, with_tools: closed },
+        );
+        check(
+            Style::Shared,
+            Landing { tools_first: false, takes_one_call: false, without_tools: shared, with_tools: shared },
+        );
+    }
+
+    #[test]
+    fn a_template_that_shows_one_call_at_a_time_is_found_out() {
+        let controls = Controls::of(&Bytes::new()).unwrap();
+        for is_refused in [true, false] {
+            let template = Template::one_call(Style::ToolsAfter, is_refused);
+            assert!(Landing::find(&template, &controls).takes_one_call);
+        }
     }
 }

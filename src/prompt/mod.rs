@@ -1,9 +1,11 @@
 //! The planner: from a request's messages to the tokens the engine computes.
 //!
-//! lay out (what changes behind what stays) → plan (order of sections) → render (template) → tokens and cuts. One OS thread
-//! owns what it remembers: prepared templates, tokens of stretches, the profiles' heads, what changes in clients' prompts. It
-//! computes nothing on the model and knows no HTTP.
+//! tools as first seen → lay out (what changes behind what stays) → plan (order of sections) → render (template) → tokens and
+//! cuts. One OS thread owns what it remembers: prepared templates, tokens of stretches, the profiles' heads, tool sets, what
+//! changes in clients' prompts. It computes nothing on the model and knows no HTTP.
 
+mod calls;
+mod canonical;
 mod clock;
 mod echoes;
 mod fallback;
@@ -15,7 +17,9 @@ mod memo;
 mod moment;
 mod order;
 mod planner;
+mod seen;
 mod sentinel;
+mod store;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -33,6 +37,7 @@ pub use fallback::tools_text;
 pub use live::{Cause, Moved, RecordId};
 pub use moment::Moment;
 pub use planner::{Layout, Planner};
+pub use seen::{ToolsOrder, ToolsUse};
 
 use crate::engine::EngineError;
 use crate::request::{Request, TokenPrompt};
@@ -142,6 +147,8 @@ pub struct Planned {
     pub n_gained_bytes: usize,
     /// What the history with its live blocks was rendered from.
     pub live_cause: Cause,
+    /// What was done to the order and the bytes of the tools, or would be in `observe`.
+    pub tools: ToolsUse,
     /// Names the turn when its answer is remembered.
     pub record: Option<RecordId>,
     /// What the template wrote behind the last control token: the answer follows it.

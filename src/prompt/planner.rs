@@ -1,6 +1,6 @@
 //! The planner itself: one request in, its prompt out, and what is remembered between requests.
 //!
-//! *Planning* is lay out, guard (sentinels), order, render, tokenise, cut. It waits for nothing and knows no thread; `run` is the
+//! *Planning* is arrange the tools, lay out, guard (sentinels), order, render, tokenise, cut. It waits for nothing and knows no thread; `run` is the
 //! loop of the thread that owns it.
 
 use std::borrow::Cow;
@@ -9,15 +9,20 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
+use super::echoes::Calls;
 use super::heads::Heads;
 use super::kept::Kept;
 use super::landing::Landing;
 use super::live::{Fit, Input, Laid, Mode};
 use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, part_live};
+use super::seen::Wish;
 use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
-use super::{Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Volatility, clock, refused};
+use super::{
+    Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, ToolsUse, Volatility, calls, clock,
+    refused,
+};
 use crate::engine::{ChatTemplate, Special, Vocab};
 use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};
 
@@ -94,25 +99,54 @@ impl Planner {
     /// The prompt of `request`. What is remembered changes, the prompt of an equal request soon after never does.
     pub fn plan(&mut self, request: &Request, now: &Moment) -> Result<Planned, PromptError> {
         let mode = request.layout.unwrap_or(self.layout.mode);
-        let mut planned = self.plan_with(request, now, mode, Fit::Free)?;
+        let (tools, tools_use) = self.arrange_tools(request, now, mode)?;
+        let mut planned = self.plan_with(request, &tools, now, mode, Fit::Free)?;
         // What hob adds gives way to what the client sent.
         for (mode, fit) in [(mode, Fit::Compact), (Mode::Off, Fit::Free)] {
             let has_additions = planned.sections.iter().any(|section| section.class == Volatility::Live);
             if !has_additions || planned.prompt.tokens.len() < self.layout.n_context_tokens {
                 break;
             }
-            planned = self.plan_with(request, now, mode, fit)?;
+            planned = self.plan_with(request, &tools, now, mode, fit)?;
         }
-        Ok(planned)
+        Ok(Planned { tools: tools_use, ..planned })
     }
 
-    fn plan_with(&mut self, request: &Request, now: &Moment, mode: Mode, fit: Fit) -> Result<Planned, PromptError> {
+    /// The request's tools as they are to be rendered.
+    fn arrange_tools<'r>(
+        &mut self,
+        request: &'r Request,
+        now: &Moment,
+        mode: Mode,
+    ) -> Result<(Cow<'r, [String]>, ToolsUse), PromptError> {
+        let as_sent = Cow::Borrowed(&*request.tools);
+        if request.tools.is_empty() || matches!(mode, Mode::Off | Mode::Safe) {
+            return Ok((as_sent, ToolsUse::default()));
+        }
+        let house = self.house(&request.model)?.map_or(&[][..], |house_idx| &self.houses[house_idx].tools);
+        let owner = request.client.owner();
+        let wish = Wish { owner, model: &request.model, tools: &request.tools, house, now: now.unix_s };
+        let (arranged, tools_use) = self.kept.tools().arrange(&wish);
+        let arranged = arranged.filter(|_| mode == Mode::Optimise);
+        // What cannot be prepared is told in the client's own order.
+        let arranged = arranged.filter(|tools| self.toolsets.get(tools).is_ok());
+        Ok((arranged.map_or(as_sent, Cow::Owned), tools_use))
+    }
+
+    fn plan_with(
+        &mut self,
+        request: &Request,
+        tools: &[String],
+        now: &Moment,
+        mode: Mode,
+        fit: Fit,
+    ) -> Result<Planned, PromptError> {
         let started = Instant::now();
         let house = self.house(&request.model)?;
         let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, .. } = self;
         let house = house.map(|house_idx| &houses[house_idx]);
-        let own_tools = !request.tools.is_empty() && house.is_none_or(|house| house.tools != request.tools);
-        let tools = house.filter(|_| !own_tools).map_or(&request.tools, |house| &house.tools);
+        let own_tools = !tools.is_empty() && house.is_none_or(|house| house.tools != tools);
+        let tools = house.filter(|_| !own_tools).map_or(tools, |house| &house.tools);
         let by_fallback = toolsets.by_fallback();
         let toolset = toolsets.get(tools)?;
         let prepared = Instant::now();
@@ -141,6 +175,7 @@ impl Planner {
             Cow::Borrowed(_) => guarded,
             Cow::Owned(messages) => controls.guard_messages(messages)?,
         };
+        let messages = if landing.takes_one_call { calls::one_by_one(messages) } else { messages };
         let rules = Rules { landing: *landing, by_fallback, tools: toolset };
         let Arrangement { messages, mut sections, ends } = match house {
             Some(house) => arrange_for_house(house, &messages, own_tools, &rules),
@@ -157,7 +192,7 @@ impl Planner {
         });
         let rendered = Instant::now();
 
-        let tokens = tokeniser.tokenise(&text, request.client.owner());
+        let tokens = tokeniser.tokenise(&text, request.client.owner(), &Calls::of(&request.messages));
         let mut cuts: Vec<usize> = Vec::with_capacity(ends.len());
         for (end, head) in ends.iter().zip(stable) {
             // A conversation that begins unlike a user's turn can differ from the head's last tokens.
@@ -174,6 +209,7 @@ impl Planner {
             moved: laid.moved,
             n_gained_bytes: laid.n_gained_bytes,
             live_cause: laid.cause,
+            tools: ToolsUse::default(),
             record: laid.record,
             opening: tokeniser.opening(&text).to_owned(),
             max_tokens: request.max_tokens.or(house.and_then(|house| house.max_tokens)),
@@ -189,7 +225,8 @@ impl Planner {
     pub fn remember(&mut self, spoken: &super::Spoken) {
         self.tokeniser.remember(spoken);
         if let Some(record) = spoken.record {
-            self.kept.live().answered(record, &Message::text(Role::Assistant, spoken.text.as_str()));
+            let answer = Message::text(Role::Assistant, spoken.text.as_str());
+            self.kept.live().answered(record, &Message { tool_calls: spoken.calls.clone(), ..answer });
         }
     }
 

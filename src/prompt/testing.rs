@@ -135,12 +135,32 @@ pub(super) struct Template {
     style: Style,
     /// Refuses two messages of one role in a row and system messages after the first.
     strict: bool,
+    /// What becomes of a message's second call.
+    second_call: SecondCall,
+    /// Leaves out what assistants' messages hold in `<think>` tags.
+    drops_thoughts: bool,
     tools: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SecondCall {
+    Shown,
+    Refused,
+    Dropped,
 }
 
 impl Template {
     pub(super) fn new(style: Style) -> Template {
-        Template { style, strict: false, tools: Vec::new() }
+        Template { style, strict: false, second_call: SecondCall::Shown, drops_thoughts: false, tools: Vec::new() }
+    }
+
+    pub(super) fn one_call(style: Style, is_refused: bool) -> Template {
+        let second_call = if is_refused { SecondCall::Refused } else { SecondCall::Dropped };
+        Template { second_call, ..Template::new(style) }
+    }
+
+    pub(super) fn without_thoughts(style: Style) -> Template {
+        Template { drops_thoughts: true, ..Template::new(style) }
     }
 
     pub(super) fn strict(style: Style) -> Template {
@@ -199,9 +219,18 @@ impl PreparedTemplate for Template {
                 Role::Assistant => assistant,
                 role => role.template_name(),
             };
-            write!(text, "{open}{role}\n{}{}", std::mem::take(&mut first), message.content).unwrap();
+            let content = match message.content.split_once("</think>") {
+                Some((_, content)) if self.drops_thoughts && message.role == Role::Assistant => content.trim_start(),
+                _ => &message.content,
+            };
+            write!(text, "{open}{role}\n{}{content}", std::mem::take(&mut first)).unwrap();
             if self.style != Style::Plain {
-                for call in &message.tool_calls {
+                let n_calls = message.tool_calls.len();
+                if n_calls > 1 && self.second_call == SecondCall::Refused {
+                    return Err(EngineError::Template("one call at a time".into()));
+                }
+                let n_shown = if self.second_call == SecondCall::Dropped { n_calls.min(1) } else { n_calls };
+                for call in &message.tool_calls[..n_shown] {
                     write!(text, "<call>{} {}</call>", call.name, as_json(&call.arguments)).unwrap();
                 }
             }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::iter;
 use std::sync::Arc;
 
-use super::echoes::{Echoes, Spoken};
+use super::echoes::{Calls, Echoes, Spoken};
 use super::memo::Memo;
 use super::sentinel::Controls;
 use crate::engine::{Special, Vocab};
@@ -36,8 +36,8 @@ impl Tokeniser {
         let stretches = Memo::new(MEMO_BYTES_MAX);
         let mut tokeniser = Tokeniser { vocab, controls, splits: true, stretches, echoes: Echoes::new() };
         let trial = trial(&tokeniser.controls);
-        tokeniser.splits =
-            tokeniser.by_stretch(&trial, Owner::Public) == tokeniser.vocab.tokenize(&trial, Special::Parsed);
+        tokeniser.splits = tokeniser.by_stretch(&trial, Owner::Public, &Calls::default())
+            == tokeniser.vocab.tokenize(&trial, Special::Parsed);
         if !tokeniser.splits {
             tracing::info!("this vocabulary's tokens depend on what stands beside control tokens: none are remembered");
         }
@@ -45,9 +45,10 @@ impl Tokeniser {
     }
 
     /// The tokens of a rendered prompt of `owner`: control tokens where they are spelled, text where a sentinel stands, what
-    /// the model said in the tokens it was said in, and one BOS at the front if the model wants it.
-    pub(super) fn tokenise(&mut self, text: &str, owner: Owner) -> Vec<Token> {
-        let mut tokens = if self.splits { self.by_stretch(text, owner) } else { self.whole(text) };
+    /// the model said in the tokens it was said in, and one BOS at the front if the model wants it. `calls`: those
+    /// in its history.
+    pub(super) fn tokenise(&mut self, text: &str, owner: Owner, calls: &Calls) -> Vec<Token> {
+        let mut tokens = if self.splits { self.by_stretch(text, owner, calls) } else { self.whole(text) };
         if let Some(bos) = self.vocab.bos() {
             let n_bos = tokens.iter().take_while(|&&token| token == bos).count();
             drop(tokens.splice(..n_bos, [bos]));
@@ -69,9 +70,9 @@ impl Tokeniser {
         }
     }
 
-    fn by_stretch(&mut self, text: &str, owner: Owner) -> Vec<Token> {
+    fn by_stretch(&mut self, text: &str, owner: Owner, calls: &Calls) -> Vec<Token> {
         let Tokeniser { vocab, controls, stretches, echoes, .. } = self;
-        let mut append = |stretch: &str, tokens: &mut Vec<Token>| match echoes.get(owner, stretch) {
+        let mut append = |stretch: &str, tokens: &mut Vec<Token>| match echoes.get(owner, stretch, calls) {
             Some(said) => tokens.extend_from_slice(said),
             None => append_stretch(stretch, vocab.as_ref(), controls, stretches, tokens),
         };
@@ -178,7 +179,7 @@ mod tests {
             let mut tokeniser = tokeniser(Bytes::new());
             prop_assert!(tokeniser.splits);
             for text in texts.iter().chain(&texts) {
-                prop_assert_eq!(tokeniser.tokenise(text, Owner::Public), Bytes::new().tokenize(text, Special::Parsed));
+                prop_assert_eq!(tokeniser.tokenise(text, Owner::Public, &Calls::default()), Bytes::new().tokenize(text, Special::Parsed));
             }
         }
 
@@ -186,7 +187,7 @@ mod tests {
         fn a_vocabulary_that_strips_gets_its_own_tokens(text in rendered()) {
             let mut tokeniser = tokeniser(Bytes::stripping());
             prop_assert!(!tokeniser.splits);
-            prop_assert_eq!(tokeniser.tokenise(&text, Owner::Public), Bytes::stripping().tokenize(&text, Special::Parsed));
+            prop_assert_eq!(tokeniser.tokenise(&text, Owner::Public, &Calls::default()), Bytes::stripping().tokenize(&text, Special::Parsed));
         }
     }
 
@@ -196,7 +197,8 @@ mod tests {
             let mut tokeniser = tokeniser(vocab);
             let mut typed = "say <|im_end|> <|im_start|>".to_string();
             assert!(tokeniser.controls.guard(&mut typed).unwrap());
-            let tokens = tokeniser.tokenise(&format!("<|im_start|>{typed}<|im_end|>"), Owner::Public);
+            let tokens =
+                tokeniser.tokenise(&format!("<|im_start|>{typed}<|im_end|>"), Owner::Public, &Calls::default());
             assert_eq!(Bytes::new().decode(&tokens), "⟦<|im_start|>⟧say <|im_end|> <|im_start|>⟦<|im_end|>⟧");
         }
     }
@@ -204,10 +206,10 @@ mod tests {
     #[test]
     fn one_bos_is_left_of_none_one_and_two() {
         let mut tokeniser = tokeniser(Bytes::with_bos());
-        let tokens = tokeniser.tokenise("<s>text", Owner::Public);
+        let tokens = tokeniser.tokenise("<s>text", Owner::Public, &Calls::default());
         assert_eq!(tokens[0], BOS);
-        assert_eq!(tokeniser.tokenise("text", Owner::Public), tokens);
-        assert_eq!(tokeniser.tokenise("<s><s>text", Owner::Public), tokens);
-        assert_eq!(tokeniser.tokenise("", Owner::Public), [BOS]);
+        assert_eq!(tokeniser.tokenise("text", Owner::Public, &Calls::default()), tokens);
+        assert_eq!(tokeniser.tokenise("<s><s>text", Owner::Public, &Calls::default()), tokens);
+        assert_eq!(tokeniser.tokenise("", Owner::Public, &Calls::default()), [BOS]);
     }
 }

@@ -63,7 +63,8 @@ impl Toolsets {
     }
 }
 
-fn key(tools: &[String]) -> blake3::Hash {
+/// Of the definitions as they are, in their order.
+pub(super) fn key(tools: &[String]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for tool in tools {
         hasher.update(&tool.len().to_le_bytes());

@@ -1,6 +1,6 @@
 //! The integration tests, one binary: what the parts do together.
 //!
-//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `layout`, `home_assistant`: whole daemons
+//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `layout`, `tools`, `home_assistant`: whole daemons
 //! over the simulated engine, asked over real sockets. `real`: the same and the scheduler over a real model. `tidy`: the
 //! borders between the rooms. `house`, `cold` and `models` are what they stand on.
 
@@ -17,3 +17,4 @@ mod models;
 mod real;
 mod reuse;
 mod tidy;
+mod tools;

@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use super::{House, Server};
 use crate::config::{self, Listen};
-use crate::prompt::{Cause, PlanFailure, PlanTimings, Planned, PromptError, Spoken};
+use crate::prompt::{Cause, PlanFailure, PlanTimings, Planned, PromptError, Spoken, ToolsUse};
 use crate::request::{CacheUse, Done, Event, Finish, MissCause, Request, Timings, Token, TokenPrompt};
 use crate::scheduler::{Status, Submission, SubmitError};
 
@@ -111,6 +111,7 @@ impl House for Fake {
                 moved: Vec::new(),
                 n_gained_bytes: 0,
                 live_cause: Cause::Untouched,
+                tools: ToolsUse::default(),
                 timings: PlanTimings::default(),
             })
         }

@@ -5,19 +5,19 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct Digest([u8; 16]);
+pub(in crate::prompt) struct Digest([u8; 16]);
 
 impl Digest {
-    pub(super) fn of(bytes: &[u8]) -> Digest {
+    pub(in crate::prompt) fn of(bytes: &[u8]) -> Digest {
         Digest::cut(&blake3::hash(bytes))
     }
 
     /// What `hasher` has read up to now.
-    pub(super) fn so_far(hasher: &blake3::Hasher) -> Digest {
+    pub(in crate::prompt) fn so_far(hasher: &blake3::Hasher) -> Digest {
         Digest::cut(&hasher.finalize())
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(in crate::prompt) fn bytes(&self) -> &[u8] {
         &self.0
     }
 

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
 
 use super::digest::Digest;
 use super::slots::{SlotIdx, Value};
+use crate::prompt::canonical::{self, add};
 use crate::request::{Message, Role, ToolCall};
 
 /// Answers remembered for one record: a client that asks again keeps one of them, in practice the last.
@@ -215,44 +215,7 @@ pub(super) fn answer(message: &Message) -> Digest {
     add(&mut hasher, message.content.trim().as_bytes());
     for ToolCall { name, arguments, .. } in &message.tool_calls {
         add(&mut hasher, name.as_bytes());
-        match serde_json::from_str::<Json>(arguments) {
-            Ok(arguments) => add_json(&mut hasher, &arguments),
-            Err(_) => add(&mut hasher, arguments.trim().as_bytes()),
-        }
+        hasher.update(canonical::arguments(arguments).as_bytes());
     }
     Digest::so_far(&hasher)
-}
-
-fn add(hasher: &mut blake3::Hasher, bytes: &[u8]) {
-    hasher.update(&(bytes.len() as u64).to_le_bytes());
-    hasher.update(bytes);
-}
-
-/// JSON without the order of its keys and its white space.
-fn add_json(hasher: &mut blake3::Hasher, json: &Json) {
-    match json {
-        Json::Object(object) => {
-            let mut entries: Vec<(&String, &Json)> = object.iter().collect();
-            entries.sort_unstable_by_key(|(key, _)| *key);
-            hasher.update(b"{");
-            for (key, value) in entries {
-                add(hasher, key.as_bytes());
-                add_json(hasher, value);
-            }
-            hasher.update(b"}");
-        }
-        Json::Array(items) => {
-            hasher.update(b"[");
-            items.iter().for_each(|item| add_json(hasher, item));
-            hasher.update(b"]");
-        }
-        Json::String(text) => {
-            hasher.update(b"s");
-            add(hasher, text.as_bytes());
-        }
-        other => {
-            hasher.update(b"v");
-            add(hasher, other.to_string().as_bytes());
-        }
-    }
 }

@@ -24,20 +24,21 @@ fn numbered(n: usize) -> Message {
     system(&format!("request id: 0f8fad5b-d9cb-469f-a165-{n:012}\n{RULES}"))
 }
 
-fn n_common(a: &Planned, b: &Planned) -> usize {
+pub(super) fn n_common(a: &Planned, b: &Planned) -> usize {
     a.prompt.tokens.iter().zip(&b.prompt.tokens).take_while(|(a, b)| a == b).count()
 }
 
-fn shown(planned: &Planned, n_tokens: usize) -> String {
+pub(super) fn shown(planned: &Planned, n_tokens: usize) -> String {
     Bytes::new().decode(&planned.prompt.tokens[..n_tokens])
 }
 
-fn spoken(planned: &Planned, text: &str) -> Spoken {
+pub(super) fn spoken(planned: &Planned, text: &str) -> Spoken {
     Spoken {
         owner: request("model", &[], &[]).client.owner(),
         opening: planned.opening.clone(),
         record: planned.record,
         text: text.into(),
+        calls: Vec::new(),
         tokens: Bytes::new().tokenize(text, Special::Text),
     }
 }

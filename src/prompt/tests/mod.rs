@@ -3,6 +3,7 @@
 mod layout;
 mod live;
 mod properties;
+mod tools;
 mod typed;
 
 use std::path::Path;

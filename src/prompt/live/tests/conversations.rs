@@ -208,8 +208,8 @@ fn a_restart_between_call_and_result_changes_nothing_if_the_records_are_kept() {
     };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("live");
-    house.live.save(&path).unwrap();
-    house.live = Live::load(&path).unwrap();
+    crate::prompt::store::save(&path, &house.live).unwrap();
+    house.live = crate::prompt::store::load(&path).unwrap();
     house.now += 10;
     let told = house.lay(&result(house.now));
     assert!(told.messages.starts_with(&asked.messages));

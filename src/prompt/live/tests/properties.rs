@@ -197,8 +197,8 @@ fn live_through(events: &[Event], mode: Mode, has_names: bool, n_context_tokens:
             Event::Restart => {
                 let folder = tempfile::tempdir().unwrap();
                 let path = folder.path().join("live");
-                house.live.save(&path).unwrap();
-                house.live = Live::load(&path).unwrap();
+                crate::prompt::store::save(&path, &house.live).unwrap();
+                house.live = crate::prompt::store::load(&path).unwrap();
             }
             Event::Lose => {
                 house.live = Live::default();

@@ -16,12 +16,12 @@ fn what_was_saved_is_loaded_and_only_the_owner_may_read_it() {
     let path = folder.path().join("new/live");
     let mut house = House::new(Mode::Safe);
     let laid = talk(&mut house);
-    house.live.save(&path).unwrap();
-    house.live.save(&path).unwrap();
+    crate::prompt::store::save(&path, &house.live).unwrap();
+    crate::prompt::store::save(&path, &house.live).unwrap();
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(path.parent().unwrap()), mode(&path)), (0o700, 0o600));
     assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
-    house.live = Live::load(&path).unwrap();
+    house.live = crate::prompt::store::load(&path).unwrap();
     house.now -= 10;
     assert_eq!(talk(&mut house).messages, laid.messages);
 }
@@ -30,14 +30,14 @@ fn what_was_saved_is_loaded_and_only_the_owner_may_read_it() {
 fn a_file_that_is_not_whole_is_refused_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("live");
-    assert!(Live::load(&path).unwrap().families.is_empty());
+    assert!(crate::prompt::store::load::<Live>(&path).unwrap().families.is_empty());
     let mut house = House::new(Mode::Safe);
     talk(&mut house);
-    house.live.save(&path).unwrap();
+    crate::prompt::store::save(&path, &house.live).unwrap();
     let whole = std::fs::read(&path).unwrap();
     let refused = |bytes: &[u8], reason: &str| {
         std::fs::write(&path, bytes).unwrap();
-        let error = Live::load(&path).unwrap_err().to_string();
+        let error = crate::prompt::store::load::<Live>(&path).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     };
     refused(b"", "no head");
@@ -46,7 +46,7 @@ fn a_file_that_is_not_whole_is_refused_with_its_reason() {
     refused(&[0xff; 300], "no head");
     refused(b"hob live 0 abc\n{}", "another version");
     let body = b"{\"next_family\":0,\"families\":3,\"records\":[]}";
-    refused(&[format!("hob live 1 {}\n", blake3::hash(body).to_hex()).as_bytes(), body].concat(), "invalid type");
+    refused(&[format!("hob live 2 {}\n", blake3::hash(body).to_hex()).as_bytes(), body].concat(), "invalid type");
 }
 
 #[test]
