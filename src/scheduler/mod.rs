@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc as async_mpsc, watch};
 
-use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Memory, MemoryClass, Model, Threads};
+use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Memory, Model, Threads};
 pub use crate::kv::Cells;
 use crate::kv::budget::n_seq_max;
 use crate::kv::{Cache, PinsTooLarge, check_pins};
@@ -56,8 +56,8 @@ pub struct Pin {
 /// What can be seen from outside; published after each step that changed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// `None` until the context is open.
-    pub memory: Option<MemoryClass>,
+    /// The name of the memory's class; `None` until the context is open.
+    pub memory: Option<&'static str>,
     pub pins: Vec<PinStatus>,
     pub cells: Cells,
     /// Sequence ids: free, held by running sequences, all. The rest stand on what the cache holds.
