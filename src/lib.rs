@@ -15,7 +15,8 @@
 //! | [`scheduler`] | who is admitted, who joins a step, when an answer ends | JSON, SQL, files |
 //! | [`kv`] | the prefix tree, ids and cells as numbers, sharing and eviction | requests, time |
 //! | [`engine`] | three traits; `llama` over llama.cpp, `simulated` for tests | all of the above |
-//! | [`telemetry`] | one row a request in SQLite, queries over them | prompt text |
+//! | [`sources`] | commands, files and loopback addresses, read in the background | what their values are for |
+//! | [`telemetry`] | one row a request in SQLite with its plan, queries over them, why a request cost what it cost | prompt text |
 //! | [`commands`] | what `hob` does and prints | how arguments are read: `main.rs` |
 //! | [`daemon`] | builds the rooms in order, connects them, stops them in reverse | anything else |
 //!
@@ -25,7 +26,7 @@
 //!    Bad input ends here: a 4xx that names the field.
 //! 2. `prompt::Planner`, on its own thread, moves what changes behind what stays (where the layout mode lets it), puts
 //!    the sections in order, renders them with the model's template and turns the text into [`request::TokenPrompt`]: tokens,
-//!    and cuts where sections end. Too long for the context: 400 with both numbers.
+//!    and cuts where sections end. Which tokens are whose (`prompt::regions`) goes along for `hob why`. Too long for the context: 400 with both numbers.
 //! 3. [`scheduler::SchedulerHandle::submit`] queues it, or says when to come again: 503. From here HTTP only awaits events.
 //! 4. Admission (`scheduler::admission`): [`kv::Cache::stand`] finds the longest held prefix, locks it, takes a sequence id, makes it
 //!    an owner of the prefix's cells and promises cells for the rest. A request whose next tokens another one is computing
@@ -43,6 +44,7 @@
 //! | main + tokio | sockets | — |
 //! | `hob-planner` | prepared templates, tokens of stretches, profiles' heads, what changes in clients' prompts | bounded |
 //! | `hob-scheduler` | llama context, tree, budget, queue, running sequences | bounded |
+//! | `hob-live` | what profiles' live entries last said | — |
 //! | `hob-telemetry` | the SQLite connection | bounded; full = drop and count |
 //!
 //! # Invariants
@@ -73,4 +75,5 @@ pub mod kv;
 pub mod prompt;
 pub mod request;
 pub mod scheduler;
+pub mod sources;
 pub mod telemetry;

@@ -50,6 +50,15 @@ impl LayoutMode {
         ("safe", LayoutMode::Safe),
         ("optimise", LayoutMode::Optimise),
     ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            LayoutMode::Off => "off",
+            LayoutMode::Observe => "observe",
+            LayoutMode::Safe => "safe",
+            LayoutMode::Optimise => "optimise",
+        }
+    }
 }
 
 /// Who asks. Without keys a client is its source address.
@@ -135,6 +144,8 @@ pub struct Message {
     pub tool_calls: Vec<ToolCall>,
     /// On a tool message: the call it answers.
     pub tool_call_id: Option<String>,
+    /// So many bytes at the content's beginning stand before a mark that the client set for its own cache; 0: it set none.
+    pub n_marked_bytes: usize,
 }
 
 impl Message {
@@ -147,6 +158,7 @@ impl Message {
             name: None,
             tool_calls: Vec::new(),
             tool_call_id: None,
+            n_marked_bytes: 0,
         }
     }
 }

@@ -59,9 +59,9 @@ pub(super) fn check(raw: Raw, surroundings: &Surroundings, faults: &mut Faults) 
     }
 }
 
-struct Checker<'a> {
-    surroundings: &'a Surroundings,
-    faults: &'a mut Faults,
+pub(super) struct Checker<'a> {
+    pub(super) surroundings: &'a Surroundings,
+    pub(super) faults: &'a mut Faults,
 }
 
 impl Checker<'_> {
@@ -140,7 +140,10 @@ impl Checker<'_> {
                 None if self.faults.mentions(&key("name")) || self.faults.mentions(&format!("profile[{index}]")) => {}
                 None => self.faults.key(key("name"), "is missing: clients choose a profile by its name"),
             }
+            let (live, has_clock) = self.live(&key("live"), raw.live);
             profiles.push(ProfileFiles {
+                live,
+                has_clock,
                 name: name.unwrap_or_default(),
                 system: self.path(&key("system"), raw.system),
                 tools: self.path(&key("tools"), raw.tools),
@@ -207,7 +210,13 @@ impl Checker<'_> {
         default
     }
 
-    fn size(&mut self, key: &str, field: Option<Field<String>>, range: RangeInclusive<u64>, default: u64) -> u64 {
+    pub(super) fn size(
+        &mut self,
+        key: &str,
+        field: Option<Field<String>>,
+        range: RangeInclusive<u64>,
+        default: u64,
+    ) -> u64 {
         let value = match field {
             None => return default,
             Some(Field::Given(text)) => match parse_size(&text).filter(|bytes| range.contains(bytes)) {
@@ -222,7 +231,7 @@ impl Checker<'_> {
     }
 
     /// `range` and `default` in seconds.
-    fn duration(
+    pub(super) fn duration(
         &mut self,
         key: &str,
         field: Option<Field<String>>,
@@ -244,7 +253,7 @@ impl Checker<'_> {
         default
     }
 
-    fn flag(&mut self, key: &str, field: Option<Field<bool>>, default: bool) -> bool {
+    pub(super) fn flag(&mut self, key: &str, field: Option<Field<bool>>, default: bool) -> bool {
         match field {
             None => default,
             Some(Field::Given(flag)) => flag,
@@ -271,7 +280,7 @@ impl Checker<'_> {
     }
 
     /// A name that can stand in a request's `model` field; `None`: not given, empty or faulty.
-    fn name(&mut self, key: &str, field: Option<Field<String>>) -> Option<String> {
+    pub(super) fn name(&mut self, key: &str, field: Option<Field<String>>) -> Option<String> {
         let name = self.text(key, field)?;
         let is_fit = name.chars().count() <= 64 && name.trim() == name && !name.chars().any(char::is_control);
         if !is_fit {
@@ -283,7 +292,7 @@ impl Checker<'_> {
     }
 
     /// A text; an empty one means the default, as if the key were not there.
-    fn text(&mut self, key: &str, field: Option<Field<String>>) -> Option<String> {
+    pub(super) fn text(&mut self, key: &str, field: Option<Field<String>>) -> Option<String> {
         match field {
             None => None,
             Some(Field::Given(text)) => Some(text).filter(|text| !text.is_empty()),
@@ -294,7 +303,7 @@ impl Checker<'_> {
         }
     }
 
-    fn texts(&mut self, key: &str, field: Option<Field<Vec<String>>>) -> Option<Vec<String>> {
+    pub(super) fn texts(&mut self, key: &str, field: Option<Field<Vec<String>>>) -> Option<Vec<String>> {
         match field {
             None => None,
             Some(Field::Given(texts)) => Some(texts),
@@ -305,7 +314,7 @@ impl Checker<'_> {
         }
     }
 
-    fn path(&mut self, key: &str, field: Option<Field<String>>) -> Option<PathBuf> {
+    pub(super) fn path(&mut self, key: &str, field: Option<Field<String>>) -> Option<PathBuf> {
         self.text(key, field).map(|path| self.absolute(&path))
     }
 

@@ -6,6 +6,7 @@
 
 mod checked;
 mod fault;
+mod live;
 mod places;
 mod profile;
 mod raw;
@@ -28,12 +29,18 @@ use self::threads::Processors;
 pub use crate::engine::{Gpu, GpuLayers};
 use crate::engine::{KvType, Threads};
 use crate::request::LayoutMode;
+use crate::sources::Entry;
 
 impl Config {
     /// Reads and checks `file`.
     pub fn load(file: &Path) -> Result<Config, ConfigError> {
         let (config, faults) = Config::examine(file);
         if faults.is_empty() { Ok(config) } else { Err(ConfigError::Faults(faults)) }
+    }
+
+    /// What was learnt of how clients' prompts change. Private text.
+    pub fn layout_file(&self) -> PathBuf {
+        self.state_folder.join("layout")
     }
 
     /// Another model than the configured one; it gets its own file's name unless a name was configured.
@@ -153,6 +160,10 @@ pub struct ProfileFiles {
     /// Globs as configured, relative to the configuration's folder, in its order.
     pub documents: Vec<String>,
     pub max_tokens: Option<usize>,
+    /// What stands in front of each question, in this order.
+    pub live: Vec<Entry>,
+    /// The time does, too.
+    pub has_clock: bool,
 }
 
 #[cfg(test)]

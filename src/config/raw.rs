@@ -44,7 +44,24 @@ section!(RawModel {
 });
 section!(RawLayout { mode: String });
 section!(RawTelemetry { path: String, keep_days: i64, flush_seconds: i64 });
-section!(RawProfile { name: String, system: String, tools: String, documents: Vec<String>, max_tokens: i64, });
+section!(RawProfile {
+    name: String,
+    system: String,
+    tools: String,
+    documents: Vec<String>,
+    max_tokens: i64,
+    live: Vec<Value>,
+});
+section!(RawLive {
+    name: String,
+    clock: bool,
+    command: Vec<String>,
+    file: String,
+    url: String,
+    refresh: String,
+    timeout: String,
+    max: String,
+});
 
 /// Every section, in the order of `config.example.toml`.
 pub(super) const SECTIONS: &[(&str, &[&str])] = &[
@@ -94,6 +111,13 @@ impl Raw {
     }
 }
 
+impl RawLive {
+    /// The entry `name` (`profile[0].live[1]`).
+    pub(super) fn read(name: &str, value: Value, faults: &mut Faults) -> RawLive {
+        section(name, value, RawLive::KEYS, faults)
+    }
+}
+
 fn profiles(value: Value, faults: &mut Faults) -> Vec<RawProfile> {
     let Value::Array(entries) = value else {
         faults.value("profile", value, "must be a list: write its head as [[profile]]");
@@ -111,7 +135,11 @@ fn section<T: Default + serde::de::DeserializeOwned>(
     faults: &mut Faults,
 ) -> T {
     let Value::Table(mut table) = value else {
-        let head = if name.contains('[') { "[[profile]]".to_owned() } else { format!("[{name}]") };
+        let head = match name {
+            _ if name.contains(".live[") => "[[profile.live]]".to_owned(),
+            _ if name.contains('[') => "[[profile]]".to_owned(),
+            _ => format!("[{name}]"),
+        };
         faults.value(name, value, format!("must be a section: write its head as {head}"));
         return T::default();
     };

@@ -261,4 +261,10 @@ pub trait ChatTemplate: Send + Sync {
 pub trait PreparedTemplate: Send {
     /// The prompt's text: `messages`, then the opening of the assistant's turn if `open_answer`.
     fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError>;
+
+    /// The same as if it were `unix_s`, for a template that prints the date.
+    fn render_at(&self, messages: &[Message], open_answer: bool, unix_s: i64) -> Result<String, EngineError> {
+        let _ = unix_s;
+        self.render(messages, open_answer)
+    }
 }

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::request::{Sampling, Token};
 
-pub use chat::{ByteVocab, ChatMl};
+pub use chat::{ByteVocab, ChatMl, Dated};
 
 /// How the simulated memory behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

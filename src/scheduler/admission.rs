@@ -8,11 +8,12 @@ use std::time::Instant;
 
 use tracing::{debug, error, warn};
 
+use super::Pin;
 use super::sequence::{Follows, GROWTH, Running, Sequence, Work};
 use super::step::Scheduler;
 use crate::engine::Engine;
-use crate::kv::Standing;
-use crate::request::{CacheUse, Finish, MissCause};
+use crate::kv::{Standing, check_pins};
+use crate::request::{CacheUse, Finish, MissCause, Token};
 
 /// A request follows another that is computing its next tokens if that saves at least this many. Fewer than a third of a
 /// small chunk are computed sooner than waited for.
@@ -280,6 +281,26 @@ impl<E: Engine> Scheduler<E> {
                 }
                 None if self.give_up_pins() => {}
                 None => self.finish(index, Finish::Length, None),
+            }
+        }
+    }
+
+    /// Puts `new` pins in place of those with the same names. Those that would not fit are refused as a whole.
+    pub(super) fn repin(&mut self, new: Vec<Pin>) {
+        let pins = self.pins.with(&new);
+        let tokens: Vec<&[Token]> = pins.iter().map(|pin| pin.prompt.tokens.as_slice()).collect();
+        if let Err(error) = check_pins(&tokens, self.cache.cells().total, self.cache.is_shared()) {
+            error!(%error, "new pins do not fit: the old ones stay");
+            return;
+        }
+        for index in self.pins.differing(&pins) {
+            // One that is being computed is another's work now.
+            let is_warming = |running: &Running<_>| matches!(running.sequence.work, Work::Warm(pin) if pin == index);
+            if let Some(running_idx) = self.running.iter().position(is_warming) {
+                self.park(running_idx);
+            }
+            if let Some(pinned) = self.pins.replace(index, pins[index].clone()) {
+                self.cache.unpin(pinned);
             }
         }
     }

@@ -122,6 +122,8 @@ pub enum StartError {
 
 pub(crate) enum Command {
     Submit(Box<Submission>),
+    /// Pins that stand in place of those with the same names.
+    Repin(Vec<Pin>),
     Stop,
 }
 
@@ -164,6 +166,12 @@ impl SchedulerHandle {
     /// What the opened context has.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Replaces pins by their names: the new ones are warmed, what the old ones held may be evicted.
+    pub fn repin(&self, pins: Vec<Pin>) {
+        // A closed inbox means that nothing is kept any more.
+        let _ = self.inbox.send(Command::Repin(pins));
     }
 
     /// Ends all answers and the thread.

@@ -97,6 +97,28 @@ impl Pins {
         given.collect()
     }
 
+    /// All pins as they would be with `pins` in place of those with the same names.
+    pub(super) fn with(&self, pins: &[Pin]) -> Vec<Pin> {
+        let named = |entry: &Entry| pins.iter().find(|pin| pin.name == entry.pin.name).unwrap_or(&entry.pin).clone();
+        self.pins.iter().map(named).collect()
+    }
+
+    /// Puts `pin` in the place of the cold or warm pin at `index`; gives what the old one holds, for the caller to unpin.
+    pub(super) fn replace(&mut self, index: usize, pin: Pin) -> Option<Pinned> {
+        let old = std::mem::replace(&mut self.pins[index].pin, pin);
+        debug_assert_eq!(old.name, self.pins[index].pin.name);
+        self.pins[index].n_failures = 0;
+        match std::mem::replace(&mut self.pins[index].state, State::Cold) {
+            State::Warm(pinned) => Some(pinned),
+            State::Cold | State::Warming { .. } => None,
+        }
+    }
+
+    /// Indices of the pins that are other ones in `pins`, which are all.
+    pub(super) fn differing(&self, pins: &[Pin]) -> Vec<usize> {
+        (0..pins.len()).filter(|&index| self.pins[index].pin != pins[index]).collect()
+    }
+
     /// Counts a request whose prompt begins with a pin it did not have to compute.
     pub(super) fn count_hit(&mut self, tokens: &[Token], n_cached: usize) {
         for entry in &mut self.pins {

@@ -127,6 +127,10 @@ impl<E: Engine> Scheduler<E> {
                 self.waiting.push_back(sequence);
                 true
             }
+            Command::Repin(pins) => {
+                self.repin(pins);
+                true
+            }
             Command::Stop => false,
         }
     }

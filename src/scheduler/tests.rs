@@ -436,3 +436,44 @@ fn many_one_shots_need_no_more_ids_than_there_are() {
     }
     house.is_empty();
 }
+
+#[test]
+fn a_new_pin_takes_the_place_of_the_old_one_and_nobody_is_disturbed() {
+    let (monday, tuesday) = (text('m', 300), text('t', 320));
+    let house = house(Setup { pins: vec![pin("house", &monday), pin("kids", &text('k', 50))], ..Setup::default() });
+    house.await_status(|status| status.pins.iter().all(|pin| pin.is_warm));
+    let running = house.submit(ALICE, &format!("{monday} Alice asks"), 40);
+    house.handle.repin(vec![pin("house", &tuesday)]);
+    house.await_status(|status| status.pins[0].n_tokens == 320 && status.pins.iter().all(|pin| pin.is_warm));
+    let (_, done) = finish(running);
+    assert_ne!(done.finish, Finish::Error);
+    let (_, done) = house.ask(BOB, &format!("{tuesday} Bob asks"), 4);
+    assert_eq!(done.cache.n_cached, 320);
+    // The old one is nobody's pin any more: its cells may be taken.
+    let status = house.await_status(|status| status.n_running == 0 && status.cells.held == 0);
+    assert_eq!(status.cells.pinned, 320 + 50);
+    // Equal pins are left alone.
+    let n_computed = house.faults.n_computed();
+    house.handle.repin(vec![pin("house", &tuesday), pin("unknown", "x")]);
+    let (_, done) = house.ask(BOB, &format!("{tuesday} Bob asks"), 4);
+    assert_eq!(house.faults.n_computed() - n_computed, done.n_generated.min(3) + 1);
+}
+
+#[test]
+fn a_pin_that_is_being_warmed_can_be_replaced() {
+    let house = house(Setup { pins: vec![pin("house", &text('m', 3000))], is_gated: true, ..Setup::default() });
+    house.await_status(|status| status.pins[0].n_tokens == 3000);
+    house.handle.repin(vec![pin("house", &text('t', 100))]);
+    house.faults.open_gate();
+    let status = house.await_status(|status| status.pins[0].is_warm);
+    assert_eq!((status.pins[0].n_tokens, status.cells.pinned), (100, 100));
+}
+
+#[test]
+fn new_pins_that_do_not_fit_are_refused_and_the_old_ones_stay() {
+    let house = house(Setup { n_cells: 1024, pins: vec![pin("house", &text('m', 200))], ..Setup::default() });
+    house.await_status(|status| status.pins[0].is_warm);
+    house.handle.repin(vec![pin("house", &text('t', 900))]);
+    let (_, done) = house.ask(BOB, &format!("{} asks", text('m', 200)), 4);
+    assert_eq!(done.cache.n_cached, 200);
+}

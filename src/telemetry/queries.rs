@@ -8,8 +8,8 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row};
 use serde::Serialize;
 
-use super::TelemetryError;
 use super::schema::{VERSION, version};
+use super::{RequestRow, TelemetryError, Wanted};
 
 /// A request is called warm if at least this share of its prompt was reused.
 const WARM: f64 = 0.5;
@@ -29,6 +29,7 @@ pub struct Stats {
     pub speed: Speed,
     /// Reused tokens ÷ `speed.prefill_median`: what computing them would have taken, in seconds. `None`: no speed yet.
     pub seconds_saved: Option<f64>,
+    pub layout: LayoutStats,
     pub causes: Vec<CauseCount>,
     pub evictions: Vec<EvictionCount>,
     /// The sample with the most cells in use.
@@ -80,6 +81,17 @@ pub struct Speed {
     pub prefill_median: Option<f64>,
     /// All generated tokens but each first ÷ the time of all decodes.
     pub decode: Option<f64>,
+}
+
+/// What moving what changes behind what stays was worth.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LayoutStats {
+    /// Of the reused tokens, those that as sent would have been computed.
+    pub saved: u64,
+    /// Their part of `Stats::seconds_saved`.
+    pub seconds_saved: Option<f64>,
+    /// Tokens that `observe` would have saved.
+    pub offered: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -143,6 +155,51 @@ impl Reader {
         let snapshot = self.connection.transaction().map_err(database)?;
         stats(&snapshot, since_ms).map_err(database)
     }
+
+    /// The rows of requests that are `wanted`, newest first.
+    pub fn rows(&self, wanted: &Wanted) -> Result<Vec<RequestRow>, TelemetryError> {
+        rows_of(&self.connection, wanted).map_err(|source| TelemetryError::Database { path: self.path.clone(), source })
+    }
+}
+
+/// See `Reader::rows`.
+pub(super) fn rows_of(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<Vec<RequestRow>> {
+    let columns =
+        "id, at_ms, client, profile, dialect, finish, n_prompt, n_reused_cells + n_reused_ram + n_reused_disk,
+        n_computed, n_generated, queue_ms, ttft_ms, prefill_ms, decode_ms, cause, miss_at, plan";
+    let read = |row: &Row<'_>| {
+        let number = |index| count(row, index).map(|count| count as usize);
+        let plan: Option<String> = row.get(16)?;
+        Ok(RequestRow {
+            id: row.get(0)?,
+            at_ms: row.get(1)?,
+            client: row.get(2)?,
+            profile: row.get(3)?,
+            dialect: row.get(4)?,
+            finish: row.get(5)?,
+            n_prompt: number(6)?,
+            n_reused: number(7)?,
+            n_computed: number(8)?,
+            n_generated: number(9)?,
+            queue_ms: row.get(10)?,
+            ttft_ms: row.get(11)?,
+            prefill_ms: row.get(12)?,
+            decode_ms: row.get(13)?,
+            cause: row.get(14)?,
+            miss_at: number(15)?,
+            // What a later hob wrote may not be read by this one; the rest of the row is as true without it.
+            plan: plan.and_then(|plan| serde_json::from_str(&plan).ok()),
+        })
+    };
+    match wanted {
+        Wanted::Newest(n_max) => {
+            let n_max = i64::try_from(*n_max).unwrap_or(i64::MAX);
+            rows(connection, &format!("SELECT {columns} FROM requests ORDER BY row DESC LIMIT ?"), [n_max], read)
+        }
+        Wanted::Id(id) => {
+            rows(connection, &format!("SELECT {columns} FROM requests WHERE id = ? ORDER BY row DESC"), [id], read)
+        }
+    }
 }
 
 fn stats(connection: &Connection, since_ms: i64) -> rusqlite::Result<Stats> {
@@ -158,6 +215,7 @@ fn stats(connection: &Connection, since_ms: i64) -> rusqlite::Result<Stats> {
         )?,
         ttft: ttft(connection, since_ms)?,
         seconds_saved: speed.prefill_median.map(|speed| tokens.reused as f64 / speed),
+        layout: layout(connection, since_ms, speed.prefill_median)?,
         tokens,
         speed,
         causes: rows(
@@ -188,6 +246,14 @@ fn tokens(connection: &Connection, since_ms: i64) -> rusqlite::Result<Tokens> {
     })?;
     let hit_rate = (prompt > 0).then(|| reused as f64 / prompt as f64);
     Ok(Tokens { prompt, reused, computed, generated, hit_rate })
+}
+
+fn layout(connection: &Connection, since_ms: i64, median: Option<f64>) -> rusqlite::Result<LayoutStats> {
+    let sql = "SELECT total(n_saved), total(n_offered) FROM requests WHERE at_ms >= ? AND finish <> 'refused'";
+    let sums = |row: &Row<'_>| Ok((row.get::<_, f64>(0)?, row.get::<_, f64>(1)?));
+    let (saved, offered) = connection.query_row(sql, [since_ms], sums)?;
+    let seconds_saved = median.filter(|_| saved > 0.0).map(|speed| saved / speed);
+    Ok(LayoutStats { saved: saved as u64, seconds_saved, offered: offered as u64 })
 }
 
 fn ttft(connection: &Connection, since_ms: i64) -> rusqlite::Result<Ttft> {
@@ -382,6 +448,11 @@ mod tests {
             seconds_saved: Some(
                 11.436,
             ),
+            layout: LayoutStats {
+                saved: 0,
+                seconds_saved: None,
+                offered: 0,
+            },
             causes: [
                 CauseCount {
                     cause: "diverged",

@@ -11,7 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hob::config::{self, Config, Gpu, GpuLayers, Listen};
+use hob::config::{self, Config, Gpu, GpuLayers, Listen, ProfileFiles};
 use hob::daemon::Daemon;
 use hob::engine::{KvType, Model, Threads};
 use hob::http::Server;
@@ -37,6 +37,10 @@ pub(crate) struct Setup {
     pub(crate) queue: usize,
     pub(crate) profiles: Vec<Profile>,
     pub(crate) layout: LayoutMode,
+    /// What profiles say of the house.
+    pub(crate) live: Vec<ProfileFiles>,
+    /// Outlives the daemon; `None`: one of its own.
+    pub(crate) state: Option<PathBuf>,
 }
 
 impl Default for Setup {
@@ -48,6 +52,8 @@ impl Default for Setup {
             queue: 64,
             profiles: Vec::new(),
             layout: LayoutMode::Off,
+            live: Vec::new(),
+            state: None,
         }
     }
 }
@@ -57,13 +63,13 @@ pub(crate) struct House {
     scheduler: SchedulerHandle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl House {
     pub(crate) fn start<M: Model>(model: Arc<M>, setup: Setup) -> House {
         let folder = tempfile::tempdir().unwrap();
-        let config = configuration(&setup, folder.path().to_owned());
+        let config = configuration(&setup, setup.state.clone().unwrap_or_else(|| folder.path().to_owned()));
         let (stop, stopped) = oneshot::channel();
         let (started, address_and_door) = mpsc::sync_channel(1);
         let thread = std::thread::spawn(move || {
@@ -77,7 +83,7 @@ impl House {
             });
         });
         let (address, scheduler) = address_and_door.recv().expect("the daemon starts");
-        House { address, scheduler, stop: Some(stop), thread: Some(thread), _folder: folder }
+        House { address, scheduler, stop: Some(stop), thread: Some(thread), folder }
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -142,6 +148,19 @@ impl House {
         Exchange { reader: BufReader::new(stream), is_chunked: false, is_over: false, pending: String::new() }
     }
 
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address).unwrap();
+        Exchange { reader: BufReader::new(stream), is_chunked: false, is_over: false, pending: String::new() }.reply()
+    }
+
+    /// Telemetry's database, with the log that SQLite keeps beside it.
+    pub(crate) fn database_files(&self) -> Vec<PathBuf> {
+        let files = ["hob.sqlite", "hob.sqlite-wal"].map(|name| self.folder.path().join(name));
+        files.into_iter().filter(|file| file.exists()).collect()
+    }
+
     pub(crate) fn ask(&self, body: &Value) -> Reply {
         self.send(body.to_string()).reply()
     }
@@ -177,7 +196,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
         },
         layout: config::Layout { mode: setup.layout },
         telemetry: config::Telemetry { path: folder.join("hob.sqlite"), keep_days: 1, flush: Duration::from_secs(60) },
-        profiles: Vec::new(),
+        profiles: setup.live.clone(),
         state_folder: folder.clone(),
         folder,
     }

@@ -1,15 +1,18 @@
 //! The integration tests, one binary: what the parts do together.
 //!
-//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `layout`, `tools`, `home_assistant`: whole daemons
+//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `layout`, `tools`, `why`, `home_assistant`: whole daemons
 //! over the simulated engine, asked over real sockets. `real`: the same and the scheduler over a real model. `tidy`: the
-//! borders between the rooms. `house`, `cold` and `models` are what they stand on.
+//! borders between the rooms. `conversations`: planned prompts over the chat templates of many models. `house`, `cold` and `models` are what they stand on.
 
 mod bad_input;
 mod cold;
 mod commands;
 #[cfg(feature = "llama")]
+mod conversations;
+#[cfg(feature = "llama")]
 mod home_assistant;
 mod house;
+mod house_says;
 mod layout;
 #[cfg(feature = "llama")]
 mod models;
@@ -18,3 +21,4 @@ mod real;
 mod reuse;
 mod tidy;
 mod tools;
+mod why;

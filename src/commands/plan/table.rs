@@ -4,11 +4,12 @@
 
 use std::fmt::Write as _;
 
-use super::{KvPart, Lands, MemoryPart, ModelPart, PinsPart, Plan, ProfilePart, SectionPart};
+use super::{KvPart, Lands, MemoryPart, ModelPart, PinsPart, Plan, ProfilePart, SectionPart, TemplatePart};
 use crate::commands::format::{Format, bytes, grouped};
 
 pub(super) fn table(plan: &Plan, format: Format) -> String {
-    let mut parts = vec![("model", model(&plan.model)), ("K/V", kv(&plan.model, &plan.kv))];
+    let mut parts =
+        vec![("model", model(&plan.model)), ("prompt", template(&plan.template)), ("K/V", kv(&plan.model, &plan.kv))];
     parts.extend(plan.profiles.iter().map(|profile| ("profile", profile_lines(profile))));
     if plan.profiles.iter().any(|profile| profile.sections.iter().any(|part| part.lands == Lands::Fallback)) {
         let lines = [
@@ -73,6 +74,29 @@ fn model(model: &ModelPart) -> Vec<String> {
     ]
 }
 
+/// Where things stand, and what is done about a date.
+fn template(template: &TemplatePart) -> Vec<String> {
+    let mut order = String::new();
+    for (index, place) in template.places.iter().enumerate() {
+        order += place.what;
+        match (index + 1 == template.places.len(), place.closes) {
+            (true, _) => {}
+            (false, true) => order += " | ",
+            (false, false) => order += ", ",
+        }
+    }
+    let mut lines = vec![format!("{order}   (|: a conversation can be cut off here)")];
+    if template.freezes_date {
+        lines.push(
+            "The chat template prints the date: it keeps the day of the start, and the true one stands before each question."
+                .to_owned(),
+        );
+    } else if template.prints_date {
+        lines.push("The chat template prints the date: profiles are computed anew at midnight.".to_owned());
+    }
+    lines
+}
+
 fn head_size(model: &ModelPart) -> String {
     match model.k_head_size == model.v_head_size {
         true => model.k_head_size.to_string(),
@@ -110,6 +134,9 @@ fn profile_lines(profile: &ProfilePart) -> Vec<String> {
     let width = profile.sections.iter().map(|section| section.name.chars().count()).max().unwrap_or(0).max(12);
     lines.extend(profile.sections.iter().map(|section| section_line(section, width)));
     lines.push(format!("  {:<width$}  {:<8}  {:>8}", "around them", "", approximately(profile.n_tokens_around)));
+    if !profile.live.is_empty() {
+        lines.push(format!("  {:<width$}  {:<8}  before each question: {}", "live", "live", profile.live.join(", ")));
+    }
     lines
 }
 
@@ -121,8 +148,9 @@ fn section_line(section: &SectionPart, width: usize) -> String {
         Lands::Fallback => "by the fallback",
     };
     let cut = section.cut.map(|cut| format!("cut at {}", grouped(cut as u64))).unwrap_or_default();
+    let changes = section.changes_per_month.map(|changes| format!("{changes:.1} changes a month")).unwrap_or_default();
     format!(
-        "  {:<width$}  {:<8}  {:>8}  {:>9}  {lands:<15}  {cut}",
+        "  {:<width$}  {:<8}  {:>8}  {:>9}  {lands:<15}  {cut:<13}  {changes}",
         section.name,
         section.class,
         approximately(section.n_tokens),

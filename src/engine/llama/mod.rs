@@ -25,7 +25,7 @@ use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_sys_2 as sys;
 
 pub use context::LlamaEngine;
-pub use header::read_facts;
+pub use header::{read_chat_templates, read_facts};
 pub use sampler::Sampler;
 
 use super::{

@@ -41,6 +41,18 @@ pub(super) enum Kind {
     Heading,
 }
 
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Prose => "prose",
+            Kind::KeyValue => "key",
+            Kind::Item => "item",
+            Kind::Row => "row",
+            Kind::Heading => "heading",
+        }
+    }
+}
+
 /// The blocks of `text`, appended to `blocks`. `is_clock` judges a line.
 pub(super) fn split<'a>(
     text: &'a str,

@@ -4,6 +4,7 @@ mod echo;
 mod exactness;
 mod home_assistant;
 mod house;
+mod killed;
 mod opaque;
 mod other_models;
 mod recording;
