@@ -10,7 +10,7 @@ help:
 	@echo 'make test         format, lints, and all tests that the demo model can show'
 	@echo 'make test-models  the same for two more models (0.75 GB to fetch)'
 	@echo 'make bench        cold and warm time to first token on this machine, and micro-benchmarks'
-	@echo 'make soak         the long tests'
+	@echo 'make soak         the long tests (half an hour; one more model, 0.5 GB to fetch)'
 	@echo 'make check        format and lints only, and cargo-deny where it is installed'
 	@echo 'make needs        only install what the build lacks'
 	@echo 'make model        only fetch the demo model; make models fetches all three, make templates the chat templates of the tests'
@@ -24,7 +24,8 @@ test: needs model templates
 test-models: needs models
 	@scripts/test-long.sh models
 
-soak: needs model
+soak: needs
+	@scripts/model.py demo qwen
 	@scripts/test-long.sh soak
 
 bench: needs

@@ -90,6 +90,20 @@ impl Daemon {
         Daemon::start_with(config, profiles, model, server, |_| Ok(Vec::new()))
     }
 
+    /// Like `start`, in a house whose wall clock is `clock`: for a day that is lived again.
+    pub fn start_at<M: Model>(
+        config: &Config,
+        profiles: Vec<Profile>,
+        model: Arc<M>,
+        server: Server,
+        clock: impl Fn() -> Moment + Send + 'static,
+    ) -> Result<Daemon, DaemonError> {
+        Daemon::start_with(config, profiles, model, server, |planner| {
+            planner.set_clock(clock);
+            planner.pins()
+        })
+    }
+
     fn start_with<M: Model>(
         config: &Config,
         mut profiles: Vec<Profile>,

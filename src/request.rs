@@ -36,7 +36,7 @@ pub enum LayoutMode {
     Off,
     /// Nothing is changed; what would be gained is said.
     Observe,
-    /// Clocks, list items, rows and `key: value` lines may move.
+    /// Clocks, list items, rows and `key: value` lines may move, and short sentences from the very end.
     Safe,
     /// Prose may move, too.
     Optimise,

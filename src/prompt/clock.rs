@@ -55,8 +55,7 @@ fn whole(line: &str, now: Option<i64>) -> Option<Volatile> {
 ///
 /// Ranges are bytes of `line`, on character borders, disjoint; each takes the white space behind it along, so that
 /// what remains reads on. The first may begin behind a list mark, never inside quotation marks.
-#[cfg(test)]
-fn parts(line: &str, now: i64) -> Vec<(Range<usize>, Volatile)> {
+pub(super) fn parts(line: &str, now: i64) -> Vec<(Range<usize>, Volatile)> {
     find(line, Some(now))
 }
 

@@ -21,15 +21,20 @@ use crate::request::{Message, Owner, Token, ToolCall};
 
 /// Bytes of kept ids and their keys: some 10,000 answers of 100 tokens.
 const BYTES_MAX: usize = 8 << 20;
-/// Bytes of one entry beside its ids: key, pointers, the hash table's share.
-const ENTRY_BYTES: usize = 96;
+/// Bytes of one entry beside its ids: key, owner, pointers, the hash table's share.
+const ENTRY_BYTES: usize = 136;
 /// Templates have one opening, or two with thinking; more than this would be none that comes again.
 const N_OPENINGS_MAX: usize = 16;
 
 pub(super) struct Echoes {
-    kept: Memo<[u8; 32], Box<[Token]>>,
+    kept: Memo<[u8; 32], Echo>,
     /// What stood between the last control token and an answer: only a stretch that begins like this is looked up.
     openings: HashSet<Box<str>>,
+}
+
+struct Echo {
+    owner: Owner,
+    ids: Box<[Token]>,
 }
 
 /// An answer as it was said.
@@ -95,9 +100,9 @@ impl Echoes {
             let ids: Box<[Token]> = opening.iter().chain(&spoken.tokens[..n]).copied().collect();
             let stretch = format!("{}{text}", spoken.opening);
             if let Some(turn) = canonical::turn(&stretch, |_| true) {
-                self.insert(key(spoken.owner, b"calls", turn.as_bytes()), ids.clone());
+                self.insert(key(spoken.owner, b"calls", turn.as_bytes()), spoken.owner, ids.clone());
             }
-            self.insert(key(spoken.owner, b"text", stretch.as_bytes()), ids);
+            self.insert(key(spoken.owner, b"text", stretch.as_bytes()), spoken.owner, ids);
         }
     }
 
@@ -111,17 +116,22 @@ impl Echoes {
             found = key(owner, b"call as written", stretch.as_bytes());
             if self.kept.get(&found).is_none() {
                 let turn = canonical::turn(stretch, |object| canonical::is_call(object, &calls.arguments))?;
-                let ids = self.kept.get(&key(owner, b"calls", turn.as_bytes()))?.clone();
+                let ids = self.kept.get(&key(owner, b"calls", turn.as_bytes()))?.ids.clone();
                 // The next time it need not be read.
-                self.insert(found, ids);
+                self.insert(found, owner, ids);
             }
         }
-        self.kept.get(&found).map(|ids| &**ids)
+        self.kept.get(&found).map(|echo| &*echo.ids)
     }
 
-    fn insert(&mut self, key: [u8; 32], ids: Box<[Token]>) {
+    /// Forgets what `whose` was told; `None`: what anybody was.
+    pub(super) fn forget(&mut self, whose: Option<Owner>) {
+        self.kept.retain(|echo| whose.is_some_and(|whose| whose != echo.owner));
+    }
+
+    fn insert(&mut self, key: [u8; 32], owner: Owner, ids: Box<[Token]>) {
         let n_bytes = std::mem::size_of_val(&*ids) + ENTRY_BYTES;
-        self.kept.insert(key, ids, n_bytes);
+        self.kept.insert(key, Echo { owner, ids }, n_bytes);
     }
 }
 
@@ -218,6 +228,10 @@ mod tests {
         assert_eq!(echoes.get(BOB, "assistant\ncab", &Calls::default()), None);
         assert_eq!(echoes.get(ALICE, "user\ncab", &Calls::default()), None);
         assert_eq!(echoes.get(ALICE, "assistant\nca", &Calls::default()), None);
+        echoes.forget(Some(BOB));
+        assert!(echoes.get(ALICE, "assistant\ncab", &Calls::default()).is_some());
+        echoes.forget(Some(ALICE));
+        assert_eq!(echoes.get(ALICE, "assistant\ncab", &Calls::default()), None);
     }
 
     #[test]

@@ -12,12 +12,13 @@ use tracing::warn;
 use super::live::Live;
 use super::seen::SeenTools;
 use super::store;
+use crate::request::Owner;
 
 /// Long enough that a tool loop is written once, short enough that a power cut costs no conversation.
 const SAVE_AFTER: Duration = Duration::from_secs(5);
 const FORGET_EVERY_S: i64 = 3600;
-/// Private text does not outlive its use for longer than evidence does.
-const KEPT_S: i64 = 30 * 24 * 3600;
+/// Private text does not outlive its last use for longer; that of a household away for a week is learnt anew.
+const KEPT_S: i64 = 7 * 24 * 3600;
 
 pub(super) struct Kept {
     learnt: Learnt,
@@ -84,6 +85,13 @@ impl Kept {
         self.save();
     }
 
+    /// Forgets what was learnt of `whose` prompts, in the file, too; `None`: of all.
+    pub(super) fn forget(&mut self, whose: Option<Owner>) {
+        self.has_changed |= self.learnt.live.forget(whose);
+        self.has_changed |= self.learnt.tools.forget(whose);
+        self.save();
+    }
+
     pub(super) fn save(&mut self) {
         let Some(file) = self.file.as_ref().filter(|_| self.has_changed) else { return };
         let saved = store::save(file, &self.learnt);
@@ -107,7 +115,7 @@ impl Learnt {
 mod tests {
     use super::super::live::{Fit, Input, Mode, Zone};
     use super::*;
-    use crate::request::{Message, Owner, Role};
+    use crate::request::{Message, Role};
 
     const NOW: i64 = 1_796_069_170;
 
@@ -120,6 +128,7 @@ mod tests {
             messages: &messages,
             house: &[],
             fixed_bytes: 0..0,
+            tools: &[],
             mode: Mode::Safe,
             fit: Fit::Free,
             now: NOW,
@@ -127,6 +136,7 @@ mod tests {
             n_context_tokens: 1 << 20,
             count_tokens: &|text| text.len(),
             is_clock: &|line, _| line.starts_with("nonce"),
+            clock_sentences: &|_, _| Vec::new(),
         });
     }
 

@@ -45,6 +45,12 @@ impl<K: Hash + Eq, V> Memo<K, V> {
         }
     }
 
+    pub(super) fn retain(&mut self, keeps: impl Fn(&V) -> bool) {
+        self.young.retain(|_, weighed| keeps(&weighed.value));
+        self.old.retain(|_, weighed| keeps(&weighed.value));
+        self.young_weight = self.young.values().map(|weighed| weighed.weight).sum();
+    }
+
     fn put(&mut self, key: K, weighed: Weighed<V>) {
         if self.young_weight + weighed.weight > self.weight_max / 2 {
             self.old = std::mem::take(&mut self.young);

@@ -48,7 +48,7 @@ pub use regions::Region;
 pub use seen::{ToolsOrder, ToolsUse};
 
 use crate::engine::EngineError;
-use crate::request::{LayoutMode, Request, TokenPrompt};
+use crate::request::{LayoutMode, Owner, Request, TokenPrompt};
 
 /// The planner's door. Cheap to clone; the planner ends when the last one is gone.
 #[derive(Clone)]
@@ -62,6 +62,7 @@ pub struct Inbox(mpsc::Receiver<Command>);
 enum Command {
     Plan { request: Box<Request>, reply: oneshot::Sender<Result<Planned, PromptError>> },
     Remember(Box<Spoken>),
+    Forget { whose: Option<Owner>, done: oneshot::Sender<()> },
 }
 
 impl PlannerHandle {
@@ -74,10 +75,7 @@ impl PlannerHandle {
     /// The prompt of `request`. Requests are planned in the order they come.
     pub async fn plan(&self, request: Request) -> Result<Planned, PlanFailure> {
         let (reply, planned) = oneshot::channel();
-        self.inbox.try_send(Command::Plan { request: Box::new(request), reply }).map_err(|error| match error {
-            mpsc::TrySendError::Full(_) => PlanFailure::Busy,
-            mpsc::TrySendError::Disconnected(_) => PlanFailure::Stopped,
-        })?;
+        self.send(Command::Plan { request: Box::new(request), reply })?;
         planned.await.map_err(|_| PlanFailure::Stopped)?.map_err(PlanFailure::Prompt)
     }
 
@@ -86,9 +84,24 @@ impl PlannerHandle {
     pub fn remember(&self, spoken: Spoken) {
         let _ = self.inbox.try_send(Command::Remember(Box::new(spoken)));
     }
+
+    /// Forgets what was kept of `whose` prompts and answers, in memory and in the layout's file; `None`: of all. When it
+    /// returns, it is done.
+    pub async fn forget(&self, whose: Option<Owner>) -> Result<(), PlanFailure> {
+        let (done, is_done) = oneshot::channel();
+        self.send(Command::Forget { whose, done })?;
+        is_done.await.map_err(|_| PlanFailure::Stopped)
+    }
+
+    fn send(&self, command: Command) -> Result<(), PlanFailure> {
+        self.inbox.try_send(command).map_err(|error| match error {
+            mpsc::TrySendError::Full(_) => PlanFailure::Busy,
+            mpsc::TrySendError::Disconnected(_) => PlanFailure::Stopped,
+        })
+    }
 }
 
-/// Why there is no plan.
+/// Why nothing was done.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanFailure {
     #[error(transparent)]

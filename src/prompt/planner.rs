@@ -26,7 +26,7 @@ use super::{
     ToolsUse, Volatility, calls, clock, house_live, refused,
 };
 use crate::engine::{ChatTemplate, Special, Vocab};
-use crate::request::{LayoutMode, Message, Request, Role, Token, TokenPrompt};
+use crate::request::{LayoutMode, Message, Owner, Request, Role, Token, TokenPrompt};
 
 pub struct Planner {
     vocab: Arc<dyn Vocab>,
@@ -44,6 +44,7 @@ pub struct Planner {
     pinned: Moment,
     renew: Option<PinsSink>,
     is_stored: bool,
+    clock: Box<dyn Fn() -> Moment + Send>,
 }
 
 /// Who hears of pins that are others now.
@@ -86,6 +87,7 @@ impl Planner {
             pinned: Moment::now(),
             renew: None,
             is_stored: false,
+            clock: Box::new(Moment::now),
         };
         if planner.tools_by_fallback() {
             tracing::info!("the chat template has no place for tools: they are written into the system text");
@@ -132,6 +134,11 @@ impl Planner {
     pub fn for_stored_requests(mut self) -> Planner {
         self.is_stored = true;
         self
+    }
+
+    /// Lets `run` ask `clock` what time it is, instead of the machine.
+    pub fn set_clock(&mut self, clock: impl Fn() -> Moment + Send + 'static) {
+        self.clock = Box::new(clock);
     }
 
     /// Whether tools are written into the system text, because the template has no place for them.
@@ -230,6 +237,7 @@ impl Planner {
                 messages: &request.messages,
                 house: &house_slots,
                 fixed_bytes: marked(&request.messages, now.unix_s),
+                tools,
                 mode,
                 fit,
                 now: now.unix_s,
@@ -237,6 +245,7 @@ impl Planner {
                 n_context_tokens: layout.n_context_tokens,
                 count_tokens: &count_tokens,
                 is_clock: &is_clock,
+                clock_sentences: &|line, now| clock::parts(line, now).into_iter().map(|(range, _)| range).collect(),
             }),
         };
         let client_messages = match &laid.messages {
@@ -330,6 +339,18 @@ impl Planner {
         }
     }
 
+    /// Forgets what was kept of `whose` prompts and answers, in the layout's file, too; `None`: of all. It costs tokens.
+    pub fn forget(&mut self, whose: Option<Owner>) {
+        self.kept.forget(whose);
+        self.tokeniser.forget(whose);
+        self.heads = Heads::new(self.controls.clone());
+    }
+
+    /// For when nobody asks: forgets what is old and saves what changed.
+    pub fn rest(&mut self, now: &Moment) {
+        self.kept.rest(now.unix_s);
+    }
+
     /// What to keep warm: of each profile the head that all its requests share. A profile without a stable end has none.
     pub fn pins(&mut self) -> Result<Vec<Head>, PromptError> {
         let Planner { houses, landing, toolsets, tokeniser, heads, .. } = self;
@@ -374,7 +395,7 @@ impl Planner {
 
     /// Gives new pins out where there are any.
     fn look_at_calendar(&mut self) {
-        match self.turn_day(&Moment::now()) {
+        match self.turn_day(&(self.clock)()) {
             Ok(None) => {}
             Ok(Some(pins)) => {
                 if let Some(renew) = &self.renew {
@@ -393,7 +414,7 @@ impl Planner {
     pub fn run(mut self, inbox: Inbox) {
         loop {
             self.look_at_calendar();
-            let until_midnight = self.follows_calendar().then(|| Moment::now().until_midnight());
+            let until_midnight = self.follows_calendar().then(|| (self.clock)().until_midnight());
             let rest_after = self.kept.rest_after().into_iter().chain(until_midnight).min();
             let command = match rest_after {
                 Some(rest_after) => inbox.0.recv_timeout(rest_after),
@@ -403,12 +424,17 @@ impl Planner {
                 // Nobody waits for it any more.
                 Ok(Command::Plan { reply, .. }) if reply.is_closed() => {}
                 Ok(Command::Plan { request, reply }) => {
-                    let planned = self.plan(&request, &Moment::now());
+                    let planned = self.plan(&request, &(self.clock)());
                     // A client that left in the meantime wants no answer.
                     let _ = reply.send(planned);
                 }
                 Ok(Command::Remember(spoken)) => self.remember(&spoken),
-                Err(RecvTimeoutError::Timeout) => self.kept.rest(Moment::now().unix_s),
+                Ok(Command::Forget { whose, done }) => {
+                    self.forget(whose);
+                    // Whoever asked may have gone; it is forgotten all the same.
+                    let _ = done.send(());
+                }
+                Err(RecvTimeoutError::Timeout) => self.rest(&(self.clock)()),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }

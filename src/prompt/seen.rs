@@ -145,8 +145,19 @@ impl SeenTools {
 
     /// Forgets sets not used since `used_since`. Whether there were any.
     pub(super) fn idle(&mut self, used_since: i64) -> bool {
+        self.retain(|set| set.used_at >= used_since)
+    }
+
+    /// Forgets the sets of `whose`; `None`: all. Whether there were any.
+    pub(super) fn forget(&mut self, whose: Option<Owner>) -> bool {
+        let owner = whose.map(owner_digest);
+        self.lists = Memo::new(LISTS_BYTES_MAX);
+        self.retain(|set| owner.is_some_and(|owner| owner != set.owner))
+    }
+
+    fn retain(&mut self, keeps: impl Fn(&Set) -> bool) -> bool {
         let n_before = self.sets.len();
-        self.sets.retain(|set| set.used_at >= used_since);
+        self.sets.retain(keeps);
         self.n_bytes = self.sets.iter().map(Set::n_bytes).sum();
         n_before != self.sets.len()
     }

@@ -109,6 +109,13 @@ impl Tokeniser {
         }
     }
 
+    /// Forgets texts: what `whose` was told, and all remembered stretches, of which nobody knows whose they are; those
+    /// are only tokenised again. `None`: what anybody was told.
+    pub(super) fn forget(&mut self, whose: Option<Owner>) {
+        self.echoes.forget(whose);
+        self.stretches = Memo::new(MEMO_BYTES_MAX);
+    }
+
     fn by_stretch(&mut self, text: &str, owner: Owner, calls: &Calls) -> Vec<Token> {
         let Tokeniser { vocab, controls, stretches, echoes, .. } = self;
         let mut append = |stretch: &str, tokens: &mut Vec<Token>| match echoes.get(owner, stretch, calls) {

@@ -224,7 +224,7 @@ mod tests {
     fn a_newer_database_is_refused() {
         let mut connection = at_version(VERSION, MIGRATIONS);
         connection.pragma_update(None, "user_version", VERSION as u32 + 1).unwrap();
-        insta::assert_snapshot!(migrate(&mut connection, Path::new("/var/lib/hob/hob.sqlite")).unwrap_err(), @"telemetry database /var/lib/hob/hob.sqlite has version 3, this hob knows 2; use the hob that wrote it");
+        insta::assert_snapshot!(migrate(&mut connection, Path::new("/var/lib/hob/hob.sqlite")).unwrap_err(), @"telemetry database /var/lib/hob/hob.sqlite has version 4, this hob knows 3; use the hob that wrote it");
     }
 
     #[test]

@@ -315,6 +315,7 @@ impl Talk {
                 opening: planned.opening.clone(),
                 record: planned.record,
                 text: answer.content.clone(),
+                calls: Vec::new(),
                 tokens: house.letters.tokenize(&answer.content, Special::Text),
             });
         }

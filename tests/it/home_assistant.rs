@@ -33,6 +33,11 @@ pub(crate) enum Recording {
 
 /// The bodies of a recording's chat requests, ready to be sent: without the two of the set-up and the AI task.
 pub(crate) fn bodies(recording: Recording) -> Vec<Value> {
+    labelled_bodies(recording).into_iter().map(|(body, _)| body).collect()
+}
+
+/// The same, each with its label: what was said, in which conversation, from where.
+pub(crate) fn labelled_bodies(recording: Recording) -> Vec<(Value, String)> {
     let text = match recording {
         Recording::LlamaCpp => include_str!("fixtures/home-assistant/llama_cpp.jsonl"),
         Recording::Ollama => include_str!("fixtures/home-assistant/ollama.jsonl"),
@@ -42,7 +47,7 @@ pub(crate) fn bodies(recording: Recording) -> Vec<Value> {
         let label = line["label"].as_str().unwrap();
         !label.starts_with("setup:") && label != "ai_task"
     });
-    let bodies: Vec<Value> = chats
+    let bodies: Vec<(Value, String)> = chats
         .map(|mut line| {
             let mut body = line["body"].take();
             if recording == Recording::Ollama {
@@ -51,7 +56,7 @@ pub(crate) fn bodies(recording: Recording) -> Vec<Value> {
             body["max_tokens"] = 1.into();
             body["temperature"] = 0.into();
             body["stream"] = false.into();
-            body
+            (body, line["label"].as_str().unwrap().to_owned())
         })
         .collect();
     assert_eq!(bodies.len(), N_REQUESTS);
@@ -135,16 +140,33 @@ fn with_room_for_all_a_day_computes_so_many_tokens() {
 #[test]
 fn a_day_laid_out_computes_fewer_tokens_than_as_sent() {
     for recording in [Recording::LlamaCpp, Recording::Ollama] {
-        let n_computed = |layout| {
+        let per_mille = |layout| {
             let usages = replay_laid(simulated(&models::smollm2()), LARGE_CONTEXT, &bodies(recording), layout);
             let (n_prompt, n_computed) = totals(&usages);
+            let per_mille = 1000 * n_computed / n_prompt;
+            eprintln!("{recording:?}, {layout:?}: {n_computed} of {n_prompt} tokens computed, {per_mille} per mille");
+            per_mille
+        };
+        // Counts by the daemon's own clock, whose words have not always as many tokens; `figures` has them exact.
+        assert_eq!(per_mille(LayoutMode::Observe), per_mille(LayoutMode::Off));
+        assert!(per_mille(LayoutMode::Safe) <= 118);
+        assert!(per_mille(LayoutMode::Optimise) <= 118);
+    }
+}
+
+/// Where what is taken to be held was evicted, a layout that counts on it may cost.
+#[test]
+fn with_room_for_two_conversations_a_day_laid_out_computes_fewer_tokens_than_as_sent() {
+    for recording in [Recording::LlamaCpp, Recording::Ollama] {
+        let n_computed = |layout| {
+            let usages = replay_laid(simulated(&models::smollm2()), CONTEXT, &bodies(recording), layout);
+            let (n_prompt, n_computed) = totals(&usages);
             let percent = 100.0 * n_computed as f64 / n_prompt as f64;
-            eprintln!("{recording:?}, {layout:?}: {n_computed} of {n_prompt} tokens computed, {percent:.2} %");
+            eprintln!("{recording:?}, {layout:?}, {CONTEXT}: {n_computed} of {n_prompt} computed, {percent:.2} %");
             n_computed
         };
         let as_sent = n_computed(LayoutMode::Off);
-        assert_eq!(n_computed(LayoutMode::Observe), as_sent);
-        assert!(n_computed(LayoutMode::Safe) <= as_sent);
+        assert!(n_computed(LayoutMode::Safe) < as_sent);
         assert!(n_computed(LayoutMode::Optimise) < as_sent);
     }
 }

@@ -15,7 +15,7 @@ use hob::config::{self, Config, Gpu, GpuLayers, Listen, ProfileFiles};
 use hob::daemon::Daemon;
 use hob::engine::{KvType, Model, Threads};
 use hob::http::Server;
-use hob::prompt::Profile;
+use hob::prompt::{Moment, Profile};
 use hob::request::LayoutMode;
 use hob::scheduler::{SchedulerHandle, Status};
 use serde_json::Value;
@@ -68,6 +68,15 @@ pub(crate) struct House {
 
 impl House {
     pub(crate) fn start<M: Model>(model: Arc<M>, setup: Setup) -> House {
+        House::start_at(model, setup, Moment::now)
+    }
+
+    /// Like `start`, with this clock on the wall.
+    pub(crate) fn start_at<M: Model>(
+        model: Arc<M>,
+        setup: Setup,
+        clock: impl Fn() -> Moment + Send + 'static,
+    ) -> House {
         let folder = tempfile::tempdir().unwrap();
         let config = configuration(&setup, setup.state.clone().unwrap_or_else(|| folder.path().to_owned()));
         let (stop, stopped) = oneshot::channel();
@@ -76,7 +85,7 @@ impl House {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async move {
                 let server = Server::bind(&config.server).await.unwrap();
-                let daemon = Daemon::start(&config, setup.profiles, model, server).unwrap();
+                let daemon = Daemon::start_at(&config, setup.profiles, model, server, clock).unwrap();
                 let [Listen::Tcp(address)] = daemon.addresses()[..] else { panic!("it listens on one port") };
                 started.send((address, daemon.scheduler())).unwrap();
                 daemon.serve(async { drop(stopped.await) }).await.unwrap();

@@ -85,3 +85,23 @@ fn a_line_made_for_one_request_costs_only_itself_once_it_may_move() {
     // The whole first turn, its answer included.
     assert!(n_cached[2] >= safe[0].n_prompt + safe[0].n_generated - 1, "{safe:?}");
 }
+
+/// Acceptance case 5.
+#[test]
+fn a_billing_header_made_for_each_request_costs_only_itself() {
+    let house = House::start(Arc::new(model(Attention::Full)), Setup { layout: LayoutMode::Safe, ..Setup::default() });
+    let ask = |nonce: &str| {
+        let header = format!("x-anthropic-billing-header: cc_version=2.1.37.fbe; cc_entrypoint=cli; cch={nonce};");
+        let system = json!([{ "type": "text", "text": header }, { "type": "text", "text": RULES }]);
+        let messages = json!([{ "role": "system", "content": system }, { "role": "user", "content": "Fix it." }]);
+        let body = json!({ "model": MODEL, "messages": messages, "max_tokens": 8, "temperature": 0 });
+        let reply = house.ask(&body);
+        assert_eq!(reply.head.status, 200, "{reply:?}");
+        Answer::of(&reply).usage
+    };
+    assert_eq!(ask("aaaaa").n_cached, 0);
+    let usage = ask("bbbbb");
+    assert!(usage.n_cached >= RULES.len() && usage.n_cached < usage.n_prompt, "{usage:?}");
+    house.await_rest();
+    house.close();
+}

@@ -10,12 +10,16 @@ mod commands;
 #[cfg(feature = "llama")]
 mod conversations;
 #[cfg(feature = "llama")]
+mod figures;
+mod golden;
+#[cfg(feature = "llama")]
 mod home_assistant;
 mod house;
 mod house_says;
 mod layout;
 #[cfg(feature = "llama")]
 mod models;
+mod questions;
 #[cfg(feature = "llama")]
 mod real;
 mod reuse;

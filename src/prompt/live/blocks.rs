@@ -3,11 +3,15 @@
 //! A *block* is what moves or stays as one: its content and the white space behind it (its gap). All blocks one after
 //! the other are the text, byte for byte. Nothing here knows which of them change.
 
+use std::ops::Range;
+
 use super::digest::Digest;
 
 /// Lines shorter than this are not wrapped prose: a line that goes on below is cut near the writer's right margin, and
 /// nobody's margin is narrower.
 const WRAPPED_BYTES_MIN: usize = 50;
+/// Longer lines are paragraphs. The longest line that Home Assistant adds for a device has 140 bytes.
+const LINE_BYTES_MAX: usize = 240;
 
 #[derive(Clone, Debug)]
 pub(super) struct Block<'a> {
@@ -29,7 +33,9 @@ pub(super) struct Block<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) enum Kind {
-    /// A line, or several where a sentence goes on below.
+    /// A short line.
+    Line,
+    /// A paragraph: a long line, or several where a sentence goes on below.
     Prose,
     /// `key: value`, `key = value`.
     KeyValue,
@@ -45,6 +51,7 @@ impl Kind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Prose => "prose",
+            Kind::Line => "line",
             Kind::KeyValue => "key",
             Kind::Item => "item",
             Kind::Row => "row",
@@ -53,13 +60,22 @@ impl Kind {
     }
 }
 
-/// The blocks of `text`, appended to `blocks`. `is_clock` judges a line.
-pub(super) fn split<'a>(
-    text: &'a str,
-    message_idx: usize,
-    is_clock: &dyn Fn(&str) -> bool,
-    blocks: &mut Vec<Block<'a>>,
-) {
+/// What tells which text holds the time, or something made up for one request.
+#[derive(Clone, Copy)]
+pub(super) struct Clocks<'c> {
+    /// Whether that is all that a line says.
+    pub(super) is_clock: &'c dyn Fn(&str) -> bool,
+    /// The sentences of a line that say it, in order, with the white space behind them.
+    pub(super) sentences: &'c dyn Fn(&str) -> Vec<Range<usize>>,
+}
+
+impl Clocks<'static> {
+    /// Nothing is a clock.
+    pub(super) const NONE: Clocks<'static> = Clocks { is_clock: &|_| false, sentences: &|_| Vec::new() };
+}
+
+/// The blocks of `text`, appended to `blocks`.
+pub(super) fn split<'a>(text: &'a str, message_idx: usize, clocks: Clocks, blocks: &mut Vec<Block<'a>>) {
     let lines = Lines::of(text);
     let first_idx = blocks.len();
     let mut start = 0;
@@ -68,26 +84,21 @@ pub(super) fn split<'a>(
         let (after, kind) = lines.block_at(line_idx);
         let next_idx = lines.skip_blank(after);
         let end = lines.0.get(next_idx).map_or(text.len(), |line| line.start);
-        push(&text[start..end], kind, message_idx, is_clock, blocks);
+        push(&text[start..end], kind, message_idx, clocks, blocks);
         (start, line_idx) = (end, next_idx);
     }
     link_lists(blocks, first_idx);
 }
 
 /// One block, or several where only some sentences of a line are a clock.
-fn push<'a>(
-    text: &'a str,
-    kind: Kind,
-    message_idx: usize,
-    is_clock: &dyn Fn(&str) -> bool,
-    blocks: &mut Vec<Block<'a>>,
-) {
+fn push<'a>(text: &'a str, kind: Kind, message_idx: usize, clocks: Clocks, blocks: &mut Vec<Block<'a>>) {
     let mut add = |text: &'a str, is_clock: bool| {
         let content = text.trim_end();
+        let is_line = kind == Kind::Prose && content.len() <= LINE_BYTES_MAX && !content.trim_start().contains('\n');
         blocks.push(Block {
             content,
             gap: &text[content.len()..],
-            kind,
+            kind: if is_line { Kind::Line } else { kind },
             list: None,
             heading_idx: None,
             digest: Digest::of(content.as_bytes()),
@@ -96,15 +107,24 @@ fn push<'a>(
         });
     };
     let content = text.trim_end();
-    let clock = content.lines().any(is_clock);
-    if clock && kind == Kind::Prose && !content.trim_start().contains('\n') {
-        let parts: Vec<(&str, bool)> = sentences(text).map(|part| (part, is_clock(part.trim()))).collect();
-        let n_clocks = parts.iter().filter(|(_, is_clock)| *is_clock).count();
-        if n_clocks > 0 && n_clocks < parts.len() {
-            return parts.into_iter().for_each(|(part, is_clock)| add(part, is_clock));
+    if content.lines().any(clocks.is_clock) {
+        return add(text, true);
+    }
+    let mut start = 0;
+    if kind == Kind::Prose && !content.trim_start().contains('\n') {
+        for range in (clocks.sentences)(content) {
+            if !text[start..range.start].trim().is_empty() {
+                add(&text[start..range.start], false);
+                start = range.start;
+            }
+            let end = if range.end == content.len() { text.len() } else { range.end };
+            add(&text[start..end], true);
+            start = end;
         }
     }
-    add(text, clock);
+    if start < text.len() {
+        add(&text[start..], false);
+    }
 }
 
 /// Tells items and rows which list they are in.
@@ -254,30 +274,6 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Sentences with the white space behind them. A full stop behind one or two digits is an ordinal (`12. Mai`).
-fn sentences(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let mut end = rest.len();
-        for (stop, mark) in rest.match_indices(['.', '!', '?']) {
-            let after = &rest[stop + mark.len()..];
-            let next = after.trim_start();
-            let word = rest[..stop].rsplit(char::is_whitespace).next().unwrap_or("");
-            let ordinal = word.len() <= 2 && word.bytes().all(|byte| byte.is_ascii_digit());
-            if next.len() < after.len() && !next.is_empty() && !next.starts_with(char::is_lowercase) && !ordinal {
-                end = rest.len() - next.len();
-                break;
-            }
-        }
-        let (sentence, others) = rest.split_at(end);
-        rest = others;
-        Some(sentence)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,7 +281,13 @@ mod tests {
 
     fn blocks(text: &str) -> Vec<Block<'_>> {
         let mut blocks = Vec::new();
-        split(text, 0, &|line| line.contains("time is"), &mut blocks);
+        let is_clock = |line: &str| line.starts_with("The time is") && !line.contains("Be");
+        let sentences = |line: &str| {
+            let start = line.find("The time is");
+            let end = |start| line[start..].find("Be").map_or(line.len(), |n| start + n);
+            start.map(|start| start..end(start)).into_iter().collect()
+        };
+        split(text, 0, Clocks { is_clock: &is_clock, sentences: &sentences }, &mut blocks);
         blocks
     }
 
@@ -299,7 +301,7 @@ mod tests {
         let wrapped = "You ARE equipped to answer questions about the current state of\nthe home by retrieving it.";
         check(
             &format!("Answer truthfully.\n{wrapped}\n\nBe brief."),
-            &[("Answer truthfully.", Kind::Prose), (wrapped, Kind::Prose), ("Be brief.", Kind::Prose)],
+            &[("Answer truthfully.", Kind::Line), (wrapped, Kind::Prose), ("Be brief.", Kind::Line)],
         );
     }
 
@@ -336,11 +338,13 @@ mod tests {
                 ("The time is 12.", "", true)
             ]
         );
+        let found: Vec<&str> = blocks("  The time is 12. Be nice.").iter().map(|block| block.content).collect();
+        assert_eq!(found, ["  The time is 12.", "Be nice."]);
     }
 
     proptest! {
         #[test]
-        fn blocks_give_the_text_back(text in "([-|#:=. \n\r\t1aAé,`]|- |time is|```\n|\n  ){0,60}") {
+        fn blocks_give_the_text_back(text in "([-|#:=. \n\r\t1aAé,`]|- |The time is| Be|```\n|\n  ){0,60}") {
             let blocks = blocks(&text);
             let joined: String = blocks.iter().flat_map(|block| [block.content, block.gap]).collect();
             // White space alone is no block.

@@ -4,7 +4,7 @@
 //! Nothing is learnt here; what a running planner makes of changes is `family`'s.
 
 use super::AGREEMENT_MIN;
-use super::blocks::{self, Block};
+use super::blocks::{self, Block, Clocks};
 use super::digest::Digest;
 use super::slots::runs;
 
@@ -23,17 +23,18 @@ pub(in crate::prompt) fn changes(
     after: &[&str],
     is_clock: &dyn Fn(&str) -> bool,
 ) -> Option<Vec<Change>> {
+    let clocks = Clocks { is_clock, sentences: &|_| Vec::new() };
     let split = |texts: &[&'_ str]| -> Vec<(String, Digest, bool)> {
         let mut found = Vec::new();
         for (text_idx, text) in texts.iter().enumerate() {
-            blocks::split(text, text_idx, is_clock, &mut found);
+            blocks::split(text, text_idx, clocks, &mut found);
         }
         found.iter().map(|block: &Block| (block.content.to_owned(), block.digest, block.is_clock)).collect()
     };
     let before = split(before);
     let mut blocks = Vec::new();
     for (text_idx, text) in after.iter().enumerate() {
-        blocks::split(text, text_idx, is_clock, &mut blocks);
+        blocks::split(text, text_idx, clocks, &mut blocks);
     }
     let starts = starts(&blocks);
     let (mut changes, mut n_same, mut n_other) = (Vec::new(), 0, 0);

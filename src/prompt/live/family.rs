@@ -4,11 +4,14 @@
 //! each block's changes counted; a *layout* is cut from the spine when a conversation needs one, and stays as it is
 //! (R10). Values and history are not known here.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::blocks::{Block, Kind};
 use super::digest::Digest;
-use super::slots::{Layout, Place, assign, is_prose, runs};
+use super::slots::{Form, Layout, Place, assign, runs};
 
 /// Changes that make a state (R3). Changed blocks are counted: a run in which two lines changed at once is evidence
 /// enough. Nothing is lost by believing it then: what stands behind a change is computed anyway.
@@ -17,7 +20,7 @@ const N_CHANGES_MIN: u32 = 2;
 /// in a list of 50 is no reason to repeat all of them in each conversation.
 const N_SIBLINGS_MIN: usize = 2;
 /// Without a change for this long a state is text like any other (R10).
-pub(super) const STILL_S: i64 = 30 * 24 * 3600;
+const STILL_S: i64 = 30 * 24 * 3600;
 /// A text laid this recently is likely to be held, and worth more than a better layout.
 const HELD_S: i64 = 3600;
 /// Conversations older than this many changes of the layout start anew: their layout is forgotten.
@@ -36,8 +39,20 @@ pub(super) struct Family {
     spine: Vec<Vertebra>,
     /// Oldest first; the last one is for new conversations. Never empty.
     layouts: Vec<Layout>,
-    /// Texts laid, and when.
-    laid: Vec<(Digest, i64)>,
+    /// Cells do not outlive a restart, and this does not.
+    #[serde(skip)]
+    laid: Vec<LaidText>,
+    #[serde(skip)]
+    n_bytes: usize,
+}
+
+/// A system text that was rendered.
+#[derive(Debug)]
+struct LaidText {
+    text: Digest,
+    /// The tools beside it.
+    tools: Arc<[Digest]>,
+    at: i64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -69,7 +84,8 @@ struct Slot {
     value: Vec<Seen>,
     /// The list it is in, or is.
     list: Option<Digest>,
-    has_prose: bool,
+    /// The freest that has ever stood in it.
+    holds: Form,
     is_altered: bool,
     n_bytes_max: usize,
     changed_at: i64,
@@ -86,6 +102,7 @@ impl Family {
             spine: Vec::new(),
             layouts: Vec::new(),
             laid: Vec::new(),
+            n_bytes: 0,
         };
         let mut was_clock = false;
         for block in blocks {
@@ -172,21 +189,50 @@ impl Family {
         self.current()
     }
 
-    /// Whether this text was laid so recently that it is likely to be held.
-    pub(super) fn is_held(&self, text: Digest, now: i64) -> bool {
-        self.laid.iter().any(|&(laid, at)| laid == text && now - at <= HELD_S)
+    /// All layouts that conversations have, the newest first.
+    pub(super) fn layouts(&self) -> impl Iterator<Item = &Layout> {
+        self.layouts.iter().rev()
     }
 
-    pub(super) fn note_laid(&mut self, text: Digest, now: i64) {
-        self.laid.retain(|&(laid, at)| laid != text && now - at <= HELD_S);
+    /// Whether this text was laid so recently, with these tools first, that both are likely to be held.
+    pub(super) fn is_held(&self, text: Digest, tools: &[Digest], now: i64) -> bool {
+        self.laid.iter().any(|laid| laid.text == text && laid.tools.starts_with(tools) && now - laid.at <= HELD_S)
+    }
+
+    pub(super) fn note_laid(&mut self, text: Digest, tools: &Arc<[Digest]>, now: i64) {
+        self.laid.retain(|laid| (laid.text != text || laid.tools != *tools) && now - laid.at <= HELD_S);
         if self.laid.len() == N_LAID_MAX {
             self.laid.remove(0);
         }
-        self.laid.push((text, now));
+        // A house has two or three lists of tools: each is kept once.
+        let known = self.laid.iter().find(|laid| laid.tools == *tools).map(|laid| &laid.tools);
+        let tools = known.unwrap_or(tools).clone();
+        self.laid.push(LaidText { text, tools, at: now });
     }
 
     pub(super) fn forget_laid(&mut self) {
         self.laid.clear();
+    }
+
+    /// What it takes in memory, as last weighed.
+    pub(super) fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+
+    pub(super) fn weigh(&mut self) {
+        let value = |vertebra: &Vertebra| match vertebra {
+            Vertebra::Slot(slot) => size_of_val(&*slot.value),
+            _ => 0,
+        };
+        let tools: HashMap<_, _> =
+            self.laid.iter().map(|laid| (laid.tools.as_ptr(), size_of_val(&*laid.tools))).collect();
+        self.n_bytes = size_of::<Family>()
+            + self.model.len()
+            + size_of_val(&*self.spine)
+            + self.spine.iter().map(value).sum::<usize>()
+            + self.layouts.iter().map(|layout| size_of_val(&*layout.places)).sum::<usize>()
+            + size_of_val(&*self.laid)
+            + tools.into_values().sum::<usize>();
     }
 
     /// Whether it can be used: a file may hold anything.
@@ -218,7 +264,7 @@ impl Family {
         let place = |vertebra: &Vertebra| match vertebra {
             Vertebra::Block(seen) => seen.is_present.then_some(Place::Stable(seen.digest)),
             Vertebra::Clock { .. } => Some(Place::Clock),
-            Vertebra::Slot(slot) => Some(Place::State { has_prose: slot.has_prose }),
+            Vertebra::Slot(slot) => Some(Place::State { holds: slot.holds }),
         };
         Layout { version, places: self.spine.iter().filter_map(place).collect() }
     }
@@ -271,7 +317,7 @@ impl Family {
         let mut joined = Slot {
             value: Vec::new(),
             list: self.spine[range.clone()].iter().find_map(Vertebra::list),
-            has_prose: false,
+            holds: Form::Data,
             is_altered: self.spine[range.clone()].iter().any(Vertebra::is_altered),
             n_bytes_max: 0,
             changed_at: now,
@@ -283,7 +329,7 @@ impl Family {
                 Vertebra::Block(seen) => blocks.push(seen),
                 Vertebra::Clock { .. } => clock = Some(vertebra),
                 Vertebra::Slot(slot) => {
-                    joined.has_prose |= slot.has_prose;
+                    joined.holds = joined.holds.max(slot.holds);
                     joined.n_bytes_max += slot.n_bytes_max;
                     blocks.extend(slot.value);
                 }
@@ -291,7 +337,7 @@ impl Family {
         }
         // An absent block's kind counts, too: it may come back.
         let has_items = blocks.iter().any(|seen| seen.list.is_some());
-        joined.has_prose |= blocks.iter().any(|seen| is_prose(seen.kind, has_items));
+        joined.holds = joined.holds.max(Form::of(blocks.iter().map(|seen| seen.kind), has_items));
         joined.value = blocks.into_iter().filter(|seen| seen.is_present).collect();
         joined.n_bytes_max = joined.n_bytes_max.max(joined.value.iter().map(|seen| seen.n_bytes).sum());
         self.spine.splice(range.start..range.start, clock.into_iter().chain([Vertebra::Slot(joined)]));
@@ -412,7 +458,7 @@ impl Seen {
 impl Slot {
     fn change(&mut self, blocks: &[&Block], now: i64) {
         let has_items = blocks.iter().any(|block| block.list.is_some());
-        self.has_prose |= blocks.iter().any(|block| is_prose(block.kind, has_items));
+        self.holds = self.holds.max(Form::of(blocks.iter().map(|block| block.kind), has_items));
         self.n_bytes_max = self.n_bytes_max.max(blocks.iter().map(|block| block.content.len()).sum());
         self.is_altered |= !self.value.is_empty() && !blocks.is_empty();
         self.value = blocks.iter().map(|block| Seen::of(block, 0, now)).collect();

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::blocks::Block;
 use super::compose::{self, Visible};
@@ -28,6 +29,7 @@ pub(super) struct Prompt<'r, 'a> {
     pub(super) input: &'r Input<'a>,
     pub(super) owner: Digest,
     pub(super) n_leading: usize,
+    pub(super) tools: Arc<[Digest]>,
     pub(super) terms: Terms,
     pub(super) blocks: Vec<Block<'a>>,
     /// What follows the leading messages.
@@ -108,7 +110,7 @@ impl<'a> Prompt<'_, 'a> {
         for &id in &basis.chain {
             records.get_mut(id).expect("a chain is of records that are held").used_at = now;
         }
-        family.note_laid(basis.placed.digest, now);
+        family.note_laid(basis.placed.digest, &self.tools, now);
         Some(Laid { n_gained_bytes, gain, ..self.render(&basis, records, &keys) })
     }
 
@@ -196,18 +198,17 @@ impl<'a> Prompt<'_, 'a> {
 
     /// A layout for a conversation without a past.
     ///
-    /// New evidence costs what stands behind its place once. It is used where that is computed anyway: a text that was
-    /// laid lately is likely to be held.
+    /// New evidence costs what stands behind its place once. It is used where that is computed anyway: a text that was laid
+    /// lately, and with these tools, is likely to be held, in whichever layout that was.
     fn place_anew(&self, family: &mut Family) -> Option<(u32, Placed)> {
-        let current = family.current();
-        let (version, placed) = (current.version, self.place(current));
-        if placed.as_ref().is_some_and(|placed| family.is_held(placed.digest, self.input.now)) {
-            return Some((version, placed?));
+        let held = family.layouts().find_map(|layout| {
+            let placed = self.place(layout)?;
+            family.is_held(placed.digest, &self.tools, self.input.now).then_some((layout.version, placed))
+        });
+        if held.is_some() {
+            return held;
         }
         let layout = family.renew();
-        if layout.version == version {
-            return Some((version, placed?));
-        }
         Some((layout.version, self.place(layout)?))
     }
 
@@ -310,13 +311,13 @@ impl<'a> Prompt<'_, 'a> {
             hasher.update(block.gap.as_bytes());
         }
         sent.extend(run_start.map(|start| (start, Digest::so_far(&hasher))));
-        let first = sent.iter().find(|(_, text)| !family.is_held(*text, now)).map(|(start, _)| *start);
-        sent.iter().for_each(|(_, text)| family.note_laid(*text, now));
+        let first = sent.iter().find(|(_, text)| !family.is_held(*text, &self.tools, now)).map(|(start, _)| *start);
+        sent.iter().for_each(|(_, text)| family.note_laid(*text, &self.tools, now));
         // By it a retry finds its family again.
-        family.note_laid(as_sent(&self.blocks), now);
-        let is_placed_held = family.is_held(placed.digest, now);
+        family.note_laid(as_sent(&self.blocks), &self.tools, now);
+        let is_placed_held = family.is_held(placed.digest, &self.tools, now);
         if is_observing {
-            family.note_laid(placed.digest, now);
+            family.note_laid(placed.digest, &self.tools, now);
         }
 
         let Some(first) = first else { return (0, None) };

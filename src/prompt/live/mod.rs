@@ -28,18 +28,22 @@ pub(super) use slots::HouseSlot;
 
 pub(super) use crate::request::LayoutMode as Mode;
 use crate::request::{Message, Owner, Role};
-use blocks::Block;
-use family::{Family, STILL_S};
+use blocks::{Block, Clocks};
+use family::Family;
 use lay::{Prompt, fixed_blocks};
-use records::Records;
+use records::{Record, Records};
 use slots::Terms;
 
 /// Stable bytes that must be the same in a family, as a share (R1).
 const AGREEMENT_MIN: f64 = 0.75;
 /// Families of all owners together; the least used one gives way.
 const N_FAMILIES_MAX: usize = 256;
-/// Records; with the tool sets in `seen` they make the 32 MiB of R14.
+/// Records and evidence; with the tool sets in `seen` they make the 32 MiB of R14.
 const N_BYTES_MAX: usize = 28 << 20;
+/// Evidence has this part of them: 7 MiB are some 200 texts of 150 lines that have changed their layout often.
+const FAMILIES_PART: usize = 4;
+/// A text of more lines stays as it is: what is kept of it must not be all that is kept.
+const N_BLOCKS_MAX: usize = 8192;
 
 /// One request, as far as it matters here.
 pub(super) struct Input<'a> {
@@ -53,6 +57,8 @@ pub(super) struct Input<'a> {
     pub(super) house: &'a [HouseSlot],
     /// Bytes of the system messages, one after the other, that are marked for the client's own cache: what begins there stays.
     pub(super) fixed_bytes: Range<usize>,
+    /// As they are rendered.
+    pub(super) tools: &'a [String],
     pub(super) mode: Mode,
     pub(super) fit: Fit,
     /// Unix time in seconds.
@@ -61,8 +67,10 @@ pub(super) struct Input<'a> {
     /// Tokens that the context holds.
     pub(super) n_context_tokens: usize,
     pub(super) count_tokens: &'a dyn Fn(&str) -> usize,
-    /// Whether a line holds the time, or something made up for one request, at this Unix time.
+    /// Whether all that a line says is the time, or something made up for one request, at this Unix time.
     pub(super) is_clock: &'a dyn Fn(&str, i64) -> bool,
+    /// The sentences of a line that do, in order, with the white space behind them.
+    pub(super) clock_sentences: &'a dyn Fn(&str, i64) -> Vec<Range<usize>>,
 }
 
 /// How hard to try to be short (R12).
@@ -175,11 +183,12 @@ pub(super) struct Live {
     families: Vec<Family>,
     next_family: u64,
     records: Records,
+    n_bytes_max: usize,
 }
 
 impl Default for Live {
     fn default() -> Live {
-        Live { families: Vec::new(), next_family: 0, records: Records::new(N_BYTES_MAX) }
+        Live { families: Vec::new(), next_family: 0, records: Records::new(), n_bytes_max: N_BYTES_MAX }
     }
 }
 
@@ -201,14 +210,37 @@ impl Live {
         self.records.note_answer(record, records::answer(answer));
     }
 
-    /// Forgets what stood still for long, and records not used since `records_since`. For idle times. Whether a family or a
-    /// record is gone.
-    pub(super) fn idle(&mut self, now: i64, records_since: i64) -> bool {
-        let n_before = (self.families.len(), self.records.len());
-        self.families.retain(|family| now - family.used_at < STILL_S);
+    /// Forgets what stood still for long, and families and records not used since `since`. For idle times. Whether a family
+    /// or a record is gone.
+    pub(super) fn idle(&mut self, now: i64, since: i64) -> bool {
         self.families.iter_mut().for_each(|family| family.forget_still(now));
-        self.records.retain(|record| record.used_at >= records_since);
+        self.keep(|family| family.used_at >= since, |record| record.used_at >= since)
+    }
+
+    /// Forgets families and records of `whose`; `None`: all. Whether there were any.
+    pub(super) fn forget(&mut self, whose: Option<Owner>) -> bool {
+        let owner = whose.map(owner_digest);
+        let is_anothers = |other: Digest| owner.is_some_and(|owner| owner != other);
+        self.keep(|family| is_anothers(family.owner), |record| is_anothers(record.owner))
+    }
+
+    /// Whether a family or a record is gone.
+    fn keep(&mut self, family: impl Fn(&Family) -> bool, record: impl Fn(&Record) -> bool) -> bool {
+        let n_before = (self.families.len(), self.records.len());
+        self.families.retain(family);
+        self.records.retain(record);
         n_before != (self.families.len(), self.records.len())
+    }
+
+    /// Ends above the bound: the least used families give way while they have more than their part, then records.
+    fn make_room(&mut self) {
+        let n_bytes = |families: &[Family]| families.iter().map(Family::n_bytes).sum::<usize>();
+        while n_bytes(&self.families) > self.n_bytes_max / FAMILIES_PART && self.families.len() > 1 {
+            let least = self.families.iter().enumerate().min_by_key(|(_, family)| family.used_at);
+            let (least_idx, _) = least.expect("there is more than one family");
+            self.families.remove(least_idx);
+        }
+        self.records.make_room(self.n_bytes_max.saturating_sub(n_bytes(&self.families)));
     }
 
     /// For when the K/V is gone: what was laid is held no longer, and a better layout costs nothing.
@@ -229,22 +261,26 @@ impl Live {
         let n_leading = input.messages.iter().take_while(|message| is_system(message)).count();
         let (leading, turns) = input.messages.split_at(n_leading);
         let is_clock = |line: &str| (input.is_clock)(line, input.now);
+        let sentences = |line: &str| (input.clock_sentences)(line, input.now);
+        let clocks = Clocks { is_clock: &is_clock, sentences: &sentences };
         let mut blocks = Vec::new();
         // Without blocks nothing is read, and nothing can move.
         for (message_idx, message) in leading.iter().enumerate().filter(|_| input.mode != Mode::Off) {
-            blocks::split(&message.content, message_idx, &is_clock, &mut blocks);
+            blocks::split(&message.content, message_idx, clocks, &mut blocks);
         }
         let place_for_block = turns.iter().rposition(|message| matches!(message.role, Role::User | Role::Tool))?;
-        if blocks.is_empty() && input.house.is_empty() {
+        if (blocks.is_empty() && input.house.is_empty()) || blocks.len() > N_BLOCKS_MAX {
             return None;
         }
         let owner = owner_digest(input.owner);
-        let family_idx = self.family(owner, input, &blocks);
+        let tools: Arc<[Digest]> = input.tools.iter().map(|tool| Digest::of(tool.as_bytes())).collect();
+        let family_idx = self.family(owner, input, &tools, &blocks);
         let Live { families, records, .. } = self;
         let prompt = Prompt {
             input,
             owner,
             n_leading,
+            tools,
             terms: Terms {
                 may_move_prose: input.mode != Mode::Safe,
                 fixed_blocks: fixed_blocks(&blocks, leading, &input.fixed_bytes),
@@ -255,19 +291,20 @@ impl Live {
             in_loop: turns.last().is_some_and(|message| message.role != Role::User),
         };
         let laid = prompt.lay(&mut families[family_idx], records);
+        families[family_idx].weigh();
         // Not before: what is laid stands on records.
-        records.make_room();
+        self.make_room();
         laid
     }
 
     /// The family of a request, which has counted its changes.
-    fn family(&mut self, owner: Digest, input: &Input, blocks: &[Block]) -> usize {
+    fn family(&mut self, owner: Digest, input: &Input, tools: &[Digest], blocks: &[Block]) -> usize {
         let sent = lay::as_sent(blocks);
         let mut best: Option<(usize, f64)> = None;
         for (family_idx, family) in self.families.iter().enumerate() {
             if family.owner == owner && family.model == input.model {
                 // What it learnt from a text may have made another text of it; a retry is the same request all the same.
-                let has_seen = family.is_held(sent, input.now);
+                let has_seen = family.is_held(sent, tools, input.now);
                 let agreement = if has_seen { f64::INFINITY } else { family.agreement(blocks) };
                 if agreement >= AGREEMENT_MIN && best.is_none_or(|(_, other)| agreement > other) {
                     best = Some((family_idx, agreement));

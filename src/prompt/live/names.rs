@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::blocks::{self, Block, Kind};
+use super::blocks::{self, Block, Clocks, Kind};
 use super::digest::Digest;
 use super::slots::SlotIdx;
 
@@ -159,8 +159,8 @@ fn is_entry(block: &Block) -> bool {
 /// is said under it. Prose is only gone where nothing came in its place.
 pub(super) fn gone(last: &str, value: &str) -> Vec<String> {
     let (mut was, mut is) = (Vec::new(), Vec::new());
-    blocks::split(last, 0, &|_| false, &mut was);
-    blocks::split(value, 0, &|_| false, &mut is);
+    blocks::split(last, 0, Clocks::NONE, &mut was);
+    blocks::split(value, 0, Clocks::NONE, &mut is);
     let Some(first) = was.first() else { return Vec::new() };
     let line = |block: &Block| block.content.trim_start().lines().next().unwrap_or_default().trim_end().to_string();
     if is.is_empty() && !is_entry(first) {
@@ -205,7 +205,7 @@ fn under_headings<'b, 'a>(blocks: &'b [Block<'a>]) -> impl Iterator<Item = (Stri
 /// Whether a text begins with an entry.
 pub(super) fn begins_with_entry(text: &str) -> bool {
     let mut blocks = Vec::new();
-    blocks::split(text, 0, &|_| false, &mut blocks);
+    blocks::split(text, 0, Clocks::NONE, &mut blocks);
     blocks.first().is_some_and(is_entry)
 }
 

@@ -63,12 +63,11 @@ pub(super) struct Records {
     by_key: HashMap<Digest, Vec<RecordId>>,
     next_id: RecordId,
     n_bytes: usize,
-    n_bytes_max: usize,
 }
 
 impl Records {
-    pub(super) fn new(n_bytes_max: usize) -> Records {
-        Records { by_id: BTreeMap::new(), by_key: HashMap::new(), next_id: 0, n_bytes: 0, n_bytes_max }
+    pub(super) fn new() -> Records {
+        Records { by_id: BTreeMap::new(), by_key: HashMap::new(), next_id: 0, n_bytes: 0 }
     }
 
     /// All records with their ids, oldest first.
@@ -151,15 +150,15 @@ impl Records {
         self.n_bytes
     }
 
-    /// Ends above the bound: the least used give way, down to seven eighths, so that the search for them is rare.
-    pub(super) fn make_room(&mut self) {
-        if self.n_bytes <= self.n_bytes_max {
+    /// Ends above `n_bytes_max`: the least used give way, down to seven eighths, so that the search for them is rare.
+    pub(super) fn make_room(&mut self, n_bytes_max: usize) {
+        if self.n_bytes <= n_bytes_max {
             return;
         }
         let mut by_use: Vec<(i64, RecordId)> = self.iter().map(|(id, record)| (record.used_at, id)).collect();
         by_use.sort_unstable();
         for (_, id) in by_use {
-            if self.n_bytes <= self.n_bytes_max / 8 * 7 {
+            if self.n_bytes <= n_bytes_max / 8 * 7 {
                 break;
             }
             self.remove(id);

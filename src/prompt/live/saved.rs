@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::Live;
 use super::family::Family;
-use super::records::{Record, RecordId, Records};
-use super::{Live, N_BYTES_MAX};
+use super::records::{Record, RecordId};
 
 #[derive(Serialize)]
 struct Saved<'a> {
@@ -22,7 +22,7 @@ struct Loaded {
 
 impl Serialize for Live {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Live { families, next_family, records } = self;
+        let Live { families, next_family, records, .. } = self;
         Saved { next_family: *next_family, families, records: records.iter().collect() }.serialize(serializer)
     }
 }
@@ -33,7 +33,8 @@ impl<'de> Deserialize<'de> for Live {
         if !families.iter().all(Family::is_whole) {
             return Err(de::Error::custom("a family has no layout"));
         }
-        let mut live = Live { families, next_family, records: Records::new(N_BYTES_MAX) };
+        let mut live = Live { families, next_family, ..Live::default() };
+        live.families.iter_mut().for_each(Family::weigh);
         for (id, record) in records {
             live.records.restore(id, record);
         }

@@ -33,10 +33,47 @@ pub(super) enum Place {
     /// A block that stays.
     Stable(Digest),
     Clock,
-    /// `has_prose`: it has held more than list items, rows and `key: value` lines, and only `optimise` may move it (R15).
+    /// `holds`: the freest that has ever stood in it.
     State {
-        has_prose: bool,
+        holds: Form,
     },
+}
+
+/// What the text in a slot looks like, and with it who may move it (R15).
+///
+/// `safe` moves data from wherever it stands, and what people wrote as sentences only where nothing else changes by it: a
+/// few short lines at the text's very end, behind which stand tools and the conversation alone. In front of the question
+/// they have the same text before them, and behind them what was asked. Home Assistant's area and timers lines stand there.
+/// A sentence between others may be about its neighbours, and a paragraph is an instruction: only `optimise` moves those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum Form {
+    /// List items, rows and `key: value` lines, their headings included.
+    Data,
+    /// `N_LINES_MAX` short lines at most.
+    Lines,
+    Prose,
+}
+
+/// More short lines than this are a paragraph, however it is broken. Home Assistant adds two for a device.
+const N_LINES_MAX: usize = 3;
+
+impl Form {
+    /// Of a slot with blocks of these kinds in it; `has_items`: some of them stand in a list.
+    pub(super) fn of(kinds: impl Iterator<Item = Kind>, has_items: bool) -> Form {
+        let mut n_lines = 0;
+        let mut form = Form::Data;
+        for kind in kinds {
+            form = form.max(match kind {
+                Kind::Item | Kind::Row | Kind::KeyValue => Form::Data,
+                // A heading moves with its items.
+                Kind::Heading if has_items => Form::Data,
+                Kind::Line => Form::Lines,
+                Kind::Heading | Kind::Prose => Form::Prose,
+            });
+            n_lines += usize::from(kind == Kind::Line);
+        }
+        if n_lines > N_LINES_MAX { Form::Prose } else { form }
+    }
 }
 
 /// What may leave the system text of one request.
@@ -88,6 +125,8 @@ pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms:
     let mut to: Vec<Option<SlotIdx>> = vec![None; blocks.len()];
     // For each slot the block that it stands behind.
     let mut behind: Vec<Option<usize>> = vec![None; layout.n_slots()];
+    // Lines that move if they stand at the end.
+    let mut lines_to = to.clone();
     let numbers = slot_numbers(&layout.places);
     let digest_of = |place: &Place| if let Place::Stable(digest) = place { Some(*digest) } else { None };
     for run in runs(&layout.places, digest_of, blocks) {
@@ -101,15 +140,27 @@ pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms:
             to[block_idx] = clock;
         }
         for (&place_idx, range) in states.iter().zip(assign(&is_slot, plain.len())) {
-            let Place::State { has_prose } = layout.places[place_idx] else { continue };
+            let Place::State { holds } = layout.places[place_idx] else { continue };
             let before = range.start.checked_sub(1).map(|at| plain[at]).or(run.blocks.start.checked_sub(1));
             behind[usize::from(numbers[place_idx])] = before;
             let slot_blocks = &plain[range];
             let has_items = slot_blocks.iter().any(|&block_idx| blocks[block_idx].list.is_some());
-            for &block_idx in slot_blocks {
-                let may_move = terms.may_move_prose || (!has_prose && !is_prose(blocks[block_idx].kind, has_items));
-                to[block_idx] = may_move.then_some(numbers[place_idx]);
+            let kinds = slot_blocks.iter().map(|&block_idx| blocks[block_idx].kind);
+            let moving = match holds.max(Form::of(kinds, has_items)) {
+                _ if terms.may_move_prose => &mut to,
+                Form::Data => &mut to,
+                Form::Lines => &mut lines_to,
+                Form::Prose => continue,
+            };
+            slot_blocks.iter().for_each(|&block_idx| moving[block_idx] = Some(numbers[place_idx]));
+        }
+    }
+    for (to, lines_to) in to.iter_mut().zip(lines_to).rev() {
+        if to.is_none() {
+            if lines_to.is_none() {
+                break;
             }
+            *to = lines_to;
         }
     }
     to[terms.fixed_blocks.clone()].fill(None);
@@ -170,11 +221,6 @@ impl Layout {
     pub(super) fn n_slots(&self) -> usize {
         self.places.iter().filter(|place| !matches!(place, Place::Stable(_))).count()
     }
-}
-
-/// Whether only `optimise` moves a block of this kind. A heading moves with its items.
-pub(super) fn is_prose(kind: Kind, has_items: bool) -> bool {
-    kind == Kind::Prose || (kind == Kind::Heading && !has_items)
 }
 
 /// For each place the number of its slot, if it is one.
@@ -374,7 +420,7 @@ fn unique_common(left: &[Digest], right: &[Digest]) -> Vec<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prompt::live::blocks::split;
+    use crate::prompt::live::blocks::{Clocks, split};
     use proptest::prelude::*;
 
     fn digests(text: &str) -> Vec<Digest> {
@@ -402,14 +448,14 @@ mod tests {
     fn what_stays_is_the_same_with_and_without_a_value() {
         let layout = |text: &str, slot_at: usize| {
             let mut blocks = Vec::new();
-            split(text, 0, &|_| false, &mut blocks);
+            split(text, 0, Clocks::NONE, &mut blocks);
             let mut places: Vec<Place> = blocks.iter().map(|block| Place::Stable(block.digest)).collect();
-            places.insert(slot_at, Place::State { has_prose: false });
+            places.insert(slot_at, Place::State { holds: Form::Data });
             Layout { version: 0, places }
         };
         let laid = |layout: &Layout, text: &str| {
             let mut blocks = Vec::new();
-            split(text, 0, &|_| false, &mut blocks);
+            split(text, 0, Clocks::NONE, &mut blocks);
             let terms = Terms { may_move_prose: true, fixed_blocks: 0..0 };
             let placed = place(layout, &blocks, 1, &terms).expect("something stays");
             (placed.texts[0].clone().unwrap(), placed.values[0].text.to_string())

@@ -255,6 +255,29 @@ async fn what_was_learnt_outlives_a_restart() {
 }
 
 #[tokio::test]
+async fn what_was_learnt_is_forgotten_when_asked_in_the_file_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("layout");
+    let messages = [numbered(2), user("Oven?"), assistant("It is off."), user("And the light?")];
+    let asked = request("model", &messages, &[]);
+    let owner = asked.client.owner();
+    for (whose, expected) in
+        [(Some(owner), Cause::Trimmed), (Some(Owner::Private([0; 32])), Cause::Appended), (None, Cause::Trimmed)]
+    {
+        on_thread(laying(LayoutMode::Safe, 1 << 20, Some(&file)), async |handle| {
+            handle.plan(request("model", &[numbered(1), user("Oven?")], &[])).await.unwrap();
+            handle.forget(whose).await.unwrap();
+            // What is in the file now is all that another start would know.
+            let mut other = laying(LayoutMode::Safe, 1 << 20, Some(&file));
+            assert_eq!(other.plan(&asked, &Moment::now()).unwrap().live_cause, expected, "{whose:?}");
+            assert_eq!(handle.plan(asked.clone()).await.unwrap().live_cause, expected, "{whose:?}");
+            handle.forget(None).await.unwrap();
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn a_file_that_cannot_be_used_costs_what_was_learnt_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("layout");

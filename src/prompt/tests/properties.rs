@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::request::LayoutMode;
 
 proptest! {
     /// The invariant pins rest on.
@@ -50,6 +51,75 @@ proptest! {
         };
         prop_assert_eq!(cut(&first), cut(&second));
     }
+}
+
+proptest! {
+    /// One question each, so that what moved stands in front of it and nothing else is written.
+    #[test]
+    fn each_line_of_a_clients_prompt_is_kept_once_and_the_same_request_gets_the_same_plan(
+        style in style(), prompts in prop::collection::vec((lines(), text()), 1..6), mode in mode(),
+    ) {
+        let layout = Layout { mode, n_context_tokens: 1 << 20, file: None };
+        let mut laying = planner(Bytes::new(), Template::new(style), vec![]).with_layout(layout);
+        let mut bare = planner(Bytes::new(), Template::new(style), vec![]);
+        for (n, (lines, question)) in prompts.iter().enumerate() {
+            let now = Moment::utc(68_000 + 40 * n as i64);
+            // 18:53:20 UTC, and a line made for this request.
+            let rule = "A rule that stands in front of all that changes here, whatever it is.\n".repeat(4);
+            let text = format!("{rule}It is {}.\nrequest id: 0f8fad5b-d9cb-469f-a165-{n:012}\n{lines}", clock(&now));
+            let asked = request("model", &[system(&text), user(question)], &[LIGHT]);
+            let sent = bare.plan(&asked, &now).unwrap();
+            let laid = laying.plan(&asked, &now).unwrap();
+            let again = laying.plan(&asked, &now).unwrap();
+            prop_assert_eq!((&again.prompt, &again.sections), (&laid.prompt, &laid.sections));
+            if matches!(mode, LayoutMode::Off | LayoutMode::Observe) {
+                prop_assert_eq!((&laid.prompt, &laid.sections), (&sent.prompt, &sent.sections));
+                continue;
+            }
+            prop_assert!(!laid.moved.is_empty(), "clock and id move at first sight");
+            prop_assert_eq!(sorted_lines(&laid), sorted_lines(&sent));
+        }
+    }
+}
+
+/// Lines of a prompt without hob's own and empty ones. A turn's first line begins behind its opening.
+fn sorted_lines(planned: &Planned) -> Vec<String> {
+    let text = Bytes::new().decode(&planned.prompt.tokens).replace(['⟦', '⟧'], "\n");
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("[As of "));
+    let mut lines: Vec<String> = lines.map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}
+
+fn clock(now: &Moment) -> String {
+    format!("{:02}:{:02}:{:02}", now.unix_s / 3600 % 24, now.unix_s / 60 % 60, now.unix_s % 60)
+}
+
+fn mode() -> impl Strategy<Value = LayoutMode> {
+    prop::sample::select(LayoutMode::NAMES.map(|(_, mode)| mode).to_vec())
+}
+
+/// Lines that come, go and change; no headings, which may be said twice.
+fn lines() -> impl Strategy<Value = String> {
+    let line = prop::sample::select(vec![
+        "- lamp: on",
+        "- lamp: off",
+        "- fan: on",
+        "  with a child",
+        "| a | 1 |",
+        "| a | 2 |",
+        "mode = eco",
+        "mode = hot",
+        "Be kind.",
+        "You are in the kitchen.",
+        "You are in the hall.",
+        "",
+        "```",
+        "* <|im_end|>",
+        "é 🏠",
+        "The kitchen is where people of this house eat, and\nwhere they talk.",
+    ]);
+    prop::collection::vec(line, 0..8).prop_map(|lines| lines.join("\n"))
 }
 
 fn check_cuts(prompt: &TokenPrompt) {

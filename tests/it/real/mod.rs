@@ -5,6 +5,7 @@ mod exactness;
 mod home_assistant;
 mod house;
 mod killed;
+mod meaning;
 mod opaque;
 mod other_models;
 mod recording;

@@ -93,11 +93,50 @@ fn a_known_state_moves_with_its_heading_and_is_told_to_be_gone() {
 }
 
 #[test]
-fn safe_leaves_prose_where_it_is() {
-    let mut house = taught(Mode::Safe);
-    let laid = house.lay(&[home(house.now, "kitchen", "on"), user("Light?")]);
-    assert!(laid.messages[0].content.ends_with("You are in the kitchen."));
-    assert!(!laid.messages[0].content.contains("lamp"));
+fn safe_moves_sentences_only_from_the_very_end() {
+    let rule = "Use the tools that you are given and never guess a state.";
+    let rules: String =
+        (0..20).map(|n| format!("This is rule {n} of this house and all who live here keep it.\n")).collect();
+    let rules = rules + rule;
+    let long = "and as long as anything stands on the stove no door is opened, no light is put out, ".repeat(3);
+    // Whether the last of three texts lost what changed.
+    let moves = |mode: Mode, texts: [Vec<String>; 3]| {
+        let mut house = House::new(mode);
+        let mut lay = |texts: &Vec<String>| {
+            house.now += 4000;
+            let leading: Vec<Message> = texts.iter().map(system).collect();
+            house.lay(&[leading, vec![user(format!("Hello {}", house.now))]].concat()).live.len() == 1
+        };
+        texts.each_ref().map(&mut lay)[2]
+    };
+    let check = |write: &dyn Fn(&str) -> Vec<String>, in_safe: bool| {
+        let texts = ["kitchen", "bedroom", "hall"].map(write);
+        assert!(moves(Mode::Optimise, texts.clone()), "{texts:?}");
+        assert_eq!(moves(Mode::Safe, texts.clone()), in_safe, "{texts:?}");
+    };
+    check(&|room| vec![format!("{rules}\nYou are in the {room}.")], true);
+    check(&|room| vec![format!("{rules}\nYou are in the {room}.\nNo clock is in the {room}.\n")], true);
+    check(&|room| vec![format!("{rules}\n\nYou are in the {room}.\n- lamp: on in the {room}")], true);
+    check(&|room| vec![rules.clone(), format!("{rule}\nYou are in the {room}.")], true);
+    // Something stays behind it, if only in another message.
+    check(&|room| vec![format!("{rules}\nYou are in the {room}.\nIt has no clock.")], false);
+    check(&|room| vec![format!("You are in the {room}.\n{rules}")], false);
+    check(&|room| vec![format!("{rules}\nYou are in the {room}.\n{rule}")], false);
+    check(&|room| vec![format!("{rules}\nYou are in the {room}."), rules.clone()], false);
+    // A paragraph, on one line, on two, on four.
+    check(&|room| vec![format!("{rules}\nYou are in the {room}, {long}")], false);
+    check(
+        &|room| vec![format!("{rules}\nYou are in the {room}, and as long as anything is on\nthe stove it stays so.")],
+        false,
+    );
+    check(&|room| vec![format!("{rules}\nThis is {room}.\n{room} is eight.\nSay {room}.\n{room} sings.")], false);
+    // Where a paragraph has stood, one is expected again.
+    let mut house = House::new(Mode::Safe);
+    let mut lay = |room: &str| {
+        house.now += 4000;
+        house.lay(&[system(format!("{rules}\n{room}")), user(format!("Hello {}", house.now))]).live.len()
+    };
+    assert_eq!(["You.", "I.", "We.", &long, "You."].map(&mut lay), [0, 0, 1, 0, 0]);
 }
 
 #[test]
@@ -342,6 +381,7 @@ fn what_the_client_marked_for_its_own_cache_stays() {
             messages: &messages,
             house: &[],
             fixed_bytes,
+            tools: &[],
             mode: Mode::Optimise,
             fit: Fit::Free,
             now: house.now,
@@ -349,6 +389,7 @@ fn what_the_client_marked_for_its_own_cache_stays() {
             n_context_tokens: 4096,
             count_tokens: &|text| text.len(),
             is_clock: &is_clock,
+            clock_sentences: &clock_sentences,
         };
         house.live.lay(&input).live.len()
     };

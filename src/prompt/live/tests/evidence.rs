@@ -89,6 +89,26 @@ fn a_conversation_keeps_its_layout_and_the_next_one_has_the_new() {
 }
 
 #[test]
+fn a_client_with_other_tools_begins_in_the_layout_that_is_held_with_them() {
+    let mut house = House::new(Mode::Safe);
+    let text = |room: &str| format!("This is a rule that stands here for long.\nThis one stands longer.\n{room}");
+    let (bare, full) = (text("").trim_end().to_string(), text("No room.\nNo timer."));
+    let lamp = vec!["lamp".to_string()];
+    house.tools = lamp.clone();
+    assert_eq!(laid_system(&mut house, &full), full);
+    house.tools = vec!["timer".into(), "lamp".into()];
+    assert_eq!(laid_system(&mut house, &text("Room one.")), bare);
+    assert_eq!(laid_system(&mut house, &full), bare, "with these tools nothing else is held");
+    house.tools = lamp;
+    assert_eq!(laid_system(&mut house, &full), full, "all of it is held");
+    house.tools = vec!["timer".into()];
+    assert_eq!(laid_system(&mut house, &full), bare, "the newer layout is held with these tools first");
+    house.now += 3600;
+    house.tools = vec!["lamp".into()];
+    assert_eq!(laid_system(&mut house, &full), bare, "nothing of it is held any more");
+}
+
+#[test]
 fn what_stands_still_for_thirty_days_is_text_again() {
     let mut house = House::new(Mode::Safe);
     for on in [&[][..], &[1, 2], &[3]] {

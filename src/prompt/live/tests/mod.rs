@@ -18,14 +18,27 @@ use crate::request::ToolCall;
 const START: i64 = 1_796_063_270;
 const ZONE: Zone = Zone { offset_s: 3600, name: "CET" };
 
-/// A stand-in for the recogniser: a line with the time of day in the house, up to 120 s off, or the word `nonce`.
+/// A stand-in for the recogniser: a line of one sentence with the time of day in the
+/// house, up to 120 s off, or the word `nonce`.
 fn is_clock(line: &str, now: i64) -> bool {
     let of_day = (now + 3600).rem_euclid(24 * 3600);
-    line.contains("nonce")
+    let sentences = line.trim_end_matches(['.', ' ']);
+    !sentences.contains(". ")
+        && (line.contains("nonce")
         || line.split(|c: char| !c.is_ascii_digit() && c != ':').filter(|word| word.len() == 8).any(|word| {
             let parts: Vec<i64> = word.split(':').filter_map(|part| part.parse().ok()).collect();
             matches!(parts[..], [hour, minute, second] if (hour * 3600 + minute * 60 + second - of_day).abs() <= 120)
-        })
+        }))
+}
+
+/// The sentences of a line that `is_clock` takes, if they are not all of it.
+fn clock_sentences(line: &str, now: i64) -> Vec<std::ops::Range<usize>> {
+    let mut end = 0;
+    let sentences = line.split_inclusive(". ").map(|sentence| {
+        end += sentence.len();
+        end - sentence.len()..end
+    });
+    sentences.filter(|range| is_clock(&line[range.clone()], now)).collect()
 }
 
 fn clock(now: i64) -> String {
@@ -59,6 +72,7 @@ struct House {
     live: Live,
     now: i64,
     mode: Mode,
+    tools: Vec<String>,
     fit: Fit,
     n_context_tokens: usize,
     conversation: Option<String>,
@@ -73,6 +87,7 @@ impl House {
             live: Live::default(),
             now: START,
             mode,
+            tools: Vec::new(),
             fit: Fit::Free,
             n_context_tokens: 1 << 20,
             conversation: None,
@@ -100,6 +115,7 @@ impl House {
             messages,
             house: &self.house,
             fixed_bytes: 0..0,
+            tools: &self.tools,
             mode: self.mode,
             fit: self.fit,
             now: self.now,
@@ -107,6 +123,7 @@ impl House {
             n_context_tokens: self.n_context_tokens,
             count_tokens: &|text| text.len().div_ceil(4),
             is_clock: &is_clock,
+            clock_sentences: &clock_sentences,
         });
         Laid { messages: Cow::Owned(laid.messages.into_owned()), ..laid }
     }

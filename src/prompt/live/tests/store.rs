@@ -52,7 +52,7 @@ fn a_file_that_is_not_whole_is_refused_with_its_reason() {
 #[test]
 fn records_stay_within_their_bound_and_their_loss_costs_no_truth() {
     let mut house = House::new(Mode::Safe);
-    house.live.records = Records::new(20_000);
+    house.live.n_bytes_max = 20_000;
     let mut chat = Vec::new();
     for turn in 0..100 {
         house.now += 100;
@@ -63,10 +63,63 @@ fn records_stay_within_their_bound_and_their_loss_costs_no_truth() {
         let laid = house.lay_once(&sent);
         check(&sent, &laid, house.now, true);
         chat.push(assistant("Well."));
-        assert!(house.live.records.n_bytes() <= 20_000);
+        let n_evidence_bytes: usize = house.live.families.iter().map(Family::n_bytes).sum();
+        assert!(n_evidence_bytes > 0 && house.live.records.n_bytes() + n_evidence_bytes <= 20_000);
     }
     let held: Vec<RecordId> = house.live.records.iter().map(|(id, _)| id).collect();
     assert!(held.len() > 10);
     held.into_iter().for_each(|id| house.live.records.remove(id));
     assert_eq!(house.live.records.n_bytes(), 0);
+}
+
+#[test]
+fn evidence_stays_within_its_part_and_the_least_used_gives_way() {
+    let mut house = House::new(Mode::Safe);
+    house.live.n_bytes_max = 400_000;
+    let ask = |house: &mut House, text: usize| {
+        house.now += 1;
+        // Texts with no line in common, each with a line that changes.
+        let lines: String = (0..100).map(|line| format!("Rule {line} of text {text}.\n")).collect();
+        house.lay(&[system(format!("{lines}- mood: {}", house.now)), user("Hello")]);
+    };
+    for text in 0..30 {
+        ask(&mut house, text);
+        ask(&mut house, 0);
+    }
+    let n_bytes: usize = house.live.families.iter().map(Family::n_bytes).sum();
+    assert!((50_000..=100_000).contains(&n_bytes), "{n_bytes}");
+    assert!(house.live.families.iter().any(|family| family.id == 0), "what is used stays");
+    // What is held does not outlive a restart.
+    house.live.forget_held();
+    house.live.families.iter_mut().for_each(Family::weigh);
+    let weighed: Vec<usize> = house.live.families.iter().map(Family::n_bytes).collect();
+    let folder = tempfile::tempdir().unwrap();
+    crate::prompt::store::save(&folder.path().join("live"), &house.live).unwrap();
+    let loaded: Live = crate::prompt::store::load(&folder.path().join("live")).unwrap();
+    assert_eq!(loaded.families.iter().map(Family::n_bytes).collect::<Vec<_>>(), weighed);
+}
+
+#[test]
+fn a_text_of_very_many_lines_is_left_alone_and_nothing_is_kept_of_it() {
+    let mut house = House::new(Mode::Safe);
+    let text = |n_lines: usize| format!("{}It is {} now.", "A rule.\n".repeat(n_lines), clock(START));
+    let laid = house.lay(&[system(text(N_BLOCKS_MAX)), user("Late?")]);
+    assert_eq!((laid.cause, house.live.is_empty()), (Cause::Untouched, true));
+    assert_eq!(house.lay(&[system(text(N_BLOCKS_MAX - 1)), user("Late?")]).cause, Cause::New);
+}
+
+#[test]
+fn what_one_owner_taught_is_forgotten_without_the_others() {
+    let mut house = House::new(Mode::Safe);
+    let owners = [Owner::Private([1; 32]), Owner::Private([2; 32])];
+    for owner in owners {
+        house.owner = owner;
+        house.lay(&[system(format!("A rule.\nIt is {} now.", clock(house.now))), user("Hello")]);
+    }
+    assert!(house.live.forget(Some(owners[0])));
+    assert_eq!((house.live.families.len(), house.live.records.len()), (1, 1));
+    assert!(house.live.families.iter().all(|family| family.owner == owner_digest(owners[1])));
+    assert!(house.live.records.iter().all(|(_, record)| record.owner == owner_digest(owners[1])));
+    assert!(!house.live.forget(Some(owners[0])));
+    assert!(house.live.forget(None) && house.live.is_empty());
 }
