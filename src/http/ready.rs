@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::answer::App;
 use super::routes::json_response;
-use crate::engine::MemoryClass;
 use crate::scheduler::{PinStatus, Status};
 use crate::sources::{Group, Readings};
 
@@ -72,7 +71,7 @@ fn progress(word: &str, status: &Status) -> Value {
     let speed = status.prefill_tokens_per_second;
     json!({
         "status": word,
-        "memory": status.memory.map(MemoryClass::name),
+        "memory": status.memory,
         "pins": status.pins.iter().map(pin_progress).collect::<Vec<_>>(),
         "tokens_per_second": speed,
         // Unknown until something was computed.

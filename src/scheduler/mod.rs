@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc as async_mpsc, watch};
 
 pub use self::disk::{Disk, Lower, OpenLower, Opened};
-use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Memory, MemoryClass, Model, Threads};
+use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Memory, Model, Threads};
 use crate::kv::budget::n_seq_max;
 use crate::kv::learned::Learned;
 use crate::kv::tiers::{Held, Tiers};
@@ -64,8 +64,8 @@ pub struct Pin {
 /// What can be seen from outside; published after each step that changed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// `None` until the context is open.
-    pub memory: Option<MemoryClass>,
+    /// The name of the memory's class; `None` until the context is open.
+    pub memory: Option<&'static str>,
     pub pins: Vec<PinStatus>,
     pub cells: Cells,
     /// Sequence ids: free, held by running sequences, all. The rest stand on what the cache holds.

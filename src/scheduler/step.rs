@@ -452,7 +452,7 @@ impl<E: Engine> Scheduler<E> {
         let queued = self.waiting.iter().chain(&self.parked).map(|sequence| n_left(sequence, 0));
         let (n_ids_free, n_ids_running, n_ids) = self.cache.ids();
         let status = Status {
-            memory: Some(self.engine.limits().memory_class),
+            memory: Some(self.engine.limits().memory_class.name()),
             pins: self.pins.statuses(),
             cells: self.cache.cells(),
             n_ids_free,
