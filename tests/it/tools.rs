@@ -73,7 +73,7 @@ fn seven_more_tools(model: &std::path::Path, recording: Recording) -> (usize, us
     };
     let satellites = [with_thirty(0), with_thirty(1), with_thirty(0), with_thirty(1)];
     let n_computed = |layout, known: &[Value]| {
-        let bodies = [&[without.clone()], known, &[with.clone()]].concat();
+        let bodies = [std::slice::from_ref(&without), known, std::slice::from_ref(&with)].concat();
         let usages = ask(home_assistant::simulated(model), home_assistant::NAME, layout, &bodies);
         let n_computed: Vec<usize> = usages.iter().map(|usage| usage.n_prompt - usage.n_cached).collect();
         eprintln!("{layout:?}: {n_computed:?} tokens computed");
