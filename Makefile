@@ -1,7 +1,7 @@
 # The two commands of the README, `make run` and `make test`, and their smaller relatives. Everything here is a thin call
 # of scripts/. One cargo profile (`ci`) serves them all: a second one would compile llama.cpp again.
 
-.PHONY: help run test test-models bench soak check needs model models
+.PHONY: help run test test-models bench soak check needs model models templates
 
 help:
 	@echo 'make run          install what the build lacks, fetch the demo model, build, serve the demo household'
@@ -13,12 +13,12 @@ help:
 	@echo 'make soak         the long tests (half an hour; one more model, 0.5 GB to fetch)'
 	@echo 'make check        format and lints only, and cargo-deny where it is installed'
 	@echo 'make needs        only install what the build lacks'
-	@echo 'make model        only fetch the demo model; make models fetches all three'
+	@echo 'make model        only fetch the demo model; make models fetches all three, make templates the chat templates of the tests'
 
 run: needs
 	@scripts/run.sh
 
-test: needs model
+test: needs model templates
 	@scripts/test.sh
 
 test-models: needs models
@@ -39,6 +39,9 @@ needs:
 
 model: needs
 	@scripts/model.py demo
+
+templates: needs
+	@scripts/templates.py
 
 models: needs
 	@scripts/model.py demo gemma qwen

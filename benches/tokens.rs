@@ -1,12 +1,15 @@
 //! What the planner itself costs for a household's request, the template's render nearly free: about 5,000 tokens, 30
-//! tools, seen before; its tool-loop continuation; and a new system text.
+//! tools, seen before; its tool-loop continuation; and a new system text. Then laying out and ordering alone, without render
+//! and tokens, where the time stands in front of 130 states: the same request again, one at another time, and one turn more
+//! of a conversation of 20.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use hob::engine::{ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
-use hob::prompt::{Moment, Planner};
-use hob::request::{Client, Dialect, Message, Request, Role, Sampling, Token, ToolCall};
+use hob::prompt::{Layout, Moment, Planner};
+use hob::request::{Client, Dialect, LayoutMode, Message, Request, Role, Sampling, Token, ToolCall};
 
 /// Words as tokens, with as many control tokens as Llama 3 has.
 struct Words(Vec<(Token, String)>);
@@ -143,5 +146,70 @@ fn plan(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, plan);
+/// 2026-11-30 20:06:10 UTC.
+const START: i64 = 1_796_069_170;
+
+/// A home whose states differ, some of them from one minute to the next.
+fn home(now: i64, turns: &[Message]) -> Request {
+    let of_day = now.rem_euclid(24 * 3600);
+    let time = format!("{:02}:{:02}:{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60);
+    let mut text = format!("You are the voice of this house.\nCurrent time: {time}\nAnswer briefly.\n\nDevices:\n");
+    for device in 0..130 {
+        let value = if device % 26 == 0 { now / 60 % 7 } else { 0 };
+        text += &format!(
+            "- names: Device {device}\n  domain: light\n  state: '{value}'\n  areas: Room {}\n  attributes:\n    \
+             brightness: '{}'\n",
+            device % 9,
+            device * 3 % 255,
+        );
+    }
+    let messages = [Message::text(Role::System, text)].into_iter().chain(turns.iter().cloned()).collect();
+    Request { messages, ..household("") }
+}
+
+fn lay(criterion: &mut Criterion) {
+    let mut planner = planner().with_layout(Layout { mode: LayoutMode::Safe, n_context_tokens: 1 << 20, file: None });
+    let mut ask = move |now: i64, turns: &[Message]| planner.plan(&home(now, turns), &Moment::utc(now)).unwrap();
+    let question = |n: i64| Message::text(Role::User, format!("Is light {n} on?"));
+    let mut now = START;
+    // What is learnt, and records of 2,000 questions.
+    let mut n_tokens = 0;
+    for n in 0..2000 {
+        now += 61;
+        n_tokens = ask(now, &[question(n)]).prompt.tokens.len();
+    }
+    let alone = |bencher: &mut criterion::Bencher, mut plan: Box<dyn FnMut() -> Duration + '_>| {
+        bencher.iter_custom(|n| (0..n).map(|_| plan()).sum());
+    };
+    criterion.bench_function(&format!("lay and order, {n_tokens} tokens, again"), |bencher| {
+        alone(bencher, Box::new(|| ask(now, &[question(0)]).timings.plan))
+    });
+    criterion.bench_function("lay and order, at another time", |bencher| {
+        alone(
+            bencher,
+            Box::new(|| {
+                now += 61;
+                ask(now, &[question(now)]).timings.plan
+            }),
+        )
+    });
+    let mut turns = Vec::new();
+    criterion.bench_function("lay and order, one turn more of 20", |bencher| {
+        alone(
+            bencher,
+            Box::new(|| {
+                now += 61;
+                if turns.len() >= 40 {
+                    turns.clear();
+                }
+                turns.push(question(now));
+                let took = ask(now, &turns).timings.plan;
+                turns.push(Message::text(Role::Assistant, "It is."));
+                took
+            }),
+        )
+    });
+}
+
+criterion_group!(benches, plan, lay);
 criterion_main!(benches);

@@ -1,29 +1,35 @@
 //! The daemon: builds the parts in order, connects them, and stops them in reverse order.
 //!
 //! ```text
-//!   telemetry ← scheduler ← http → planner
+//!   telemetry ← scheduler ← http → planner → live
+//!   snapshots ↔      ↑________________|
 //! ```
 //!
 //! Threads start only here. A part is stopped by closing its inbox and joining its thread; sockets are bound first and served
 //! last, so that a port in use is known before a model is loaded.
 
-use std::sync::Arc;
+pub mod documents;
+mod lower;
+
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::config::{Config, Listen};
 use crate::engine::Model;
 use crate::http::{BindError, House, Server};
-use crate::prompt::{Head, Layout, Moment, PlanFailure, Planned, Planner, PlannerHandle, Profile, PromptError, Spoken};
+use crate::prompt::{
+    Head, HouseLive, HouseReader, HouseValue, Layout, Moment, PlanFailure, Planned, Planner, PlannerHandle, Profile,
+    PromptError, Spoken,
+};
 use crate::request::Request;
 use crate::scheduler::{self, Pin, SchedulerHandle, StartError, Status, Submission, SubmitError};
-use crate::telemetry::{self, Store, TelemetryHandle};
-
-/// In the state folder: what was learnt of how clients' prompts change. Private text.
-const LAYOUT: &str = "layout";
+use crate::sources::{Readings, Sources};
+use crate::telemetry::{self, DocumentRow, ReadError, RequestRow, Store, TelemetryHandle, Wanted};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
@@ -50,15 +56,19 @@ pub struct Daemon {
 struct Rooms {
     planner: PlannerHandle,
     scheduler: SchedulerHandle,
+    telemetry: TelemetryHandle,
     models: Vec<String>,
     n_vocab: usize,
+    readings: watch::Receiver<Readings>,
 }
 
 struct Threads {
     telemetry_door: TelemetryHandle,
     planner: JoinHandle<()>,
     scheduler: JoinHandle<()>,
+    snapshots: Option<lower::Running>,
     telemetry: Option<JoinHandle<()>>,
+    live: Sources,
 }
 
 impl Daemon {
@@ -98,25 +108,29 @@ impl Daemon {
 
     fn start_with<M: Model>(
         config: &Config,
-        profiles: Vec<Profile>,
+        mut profiles: Vec<Profile>,
         model: Arc<M>,
         server: Server,
         pins: impl FnOnce(&mut Planner) -> Result<Vec<Head>, PromptError>,
     ) -> Result<Daemon, DaemonError> {
         let (telemetry_door, records) = telemetry::inbox();
         let models = model_names(config, &profiles);
+        let documents = documents::order(&config.telemetry.path, &mut profiles, &Moment::now());
+        let live = config.profiles.iter().filter(|profile| !profile.live.is_empty());
+        let live = Sources::start(live.map(|profile| (profile.name.clone(), profile.live.clone())).collect())?;
         let planner = Planner::new(model.vocab(), model.template(), config.model.name.clone(), profiles)?;
+        let planner = planner.with_house_live(house_live(config, live.readings()));
         let mut planner = planner.with_layout(Layout {
             mode: config.layout.mode,
             n_context_tokens: config.model.context,
-            file: Some(config.state_folder.join(LAYOUT)).filter(|file| file.is_absolute()),
+            file: Some(config.layout_file()).filter(|file| file.is_absolute()),
         });
-        let pins = pins(&mut planner)?.into_iter().map(|head| Pin { name: head.name, prompt: head.prompt }).collect();
-        let (planner_door, inbox) = PlannerHandle::new(config.server.queue);
-        let planner = spawn("hob-planner", move || planner.run(inbox))?;
+        let pins = pins(&mut planner)?.into_iter().map(pin).collect();
 
         let n_vocab = model.vocab().n_tokens();
         let record = telemetry_door.clone();
+        let settings = lower::Settings::new(config, model.facts());
+        let (running, snapshots) = mpsc::sync_channel(1);
         let options = scheduler::Options {
             n_cells: config.model.context,
             parallel: config.model.parallel,
@@ -125,18 +139,31 @@ impl Daemon {
             threads: config.model.threads,
             pins,
             record: Box::new(move |what| record.record(what)),
+            open_lower: Box::new(move |opened, reporter| settings.open(opened, reporter, &running)),
         };
         let (scheduler_door, scheduler) = scheduler::start(model, options)?;
+        let (planner_door, inbox) = PlannerHandle::new(config.server.queue);
+        let renewing = scheduler_door.clone();
+        let planner = planner.with_renewal(Box::new(move |pins| renewing.repin(pins.into_iter().map(pin).collect())));
+        let planner = spawn("hob-planner", move || planner.run(inbox))?;
         let limits = scheduler_door.limits();
-        info!(memory = ?limits.memory, cells = limits.n_cells, ids = limits.n_seq_max, "context opened");
+        info!(memory = limits.memory_class.name(), cells = limits.n_cells, ids = limits.n_seq_max, "context opened");
         if !limits.flash_attention {
             warn!("flash attention is off on this device: idle cells slow every step down");
         }
 
-        // Nothing above writes a file: a start that is refused leaves none behind.
-        let telemetry = start_telemetry(config, records)?;
-        let rooms = Rooms { planner: planner_door, scheduler: scheduler_door, models, n_vocab };
-        let threads = Threads { telemetry_door, planner, scheduler, telemetry };
+        let snapshots = snapshots.try_recv().ok();
+        // A start that is refused leaves no database behind.
+        let telemetry = start_telemetry(config, records, &documents.rows)?;
+        let rooms = Rooms {
+            planner: planner_door,
+            scheduler: scheduler_door,
+            telemetry: telemetry_door.clone(),
+            models,
+            n_vocab,
+            readings: live.readings(),
+        };
+        let threads = Threads { telemetry_door, planner, scheduler, snapshots, telemetry, live };
         Ok(Daemon { server, rooms: Arc::new(rooms), threads })
     }
 
@@ -164,17 +191,27 @@ impl Daemon {
         };
         server.serve(rooms.clone(), stop).await;
         rooms.scheduler.stop();
+        // Whatever is being read now is given up.
+        drop(threads.live);
         // The planner ends when its last door is gone.
         drop(rooms);
         let mut died = Vec::new();
-        for (name, thread) in [("scheduler", Some(threads.scheduler)), ("planner", Some(threads.planner))]
-            .into_iter()
-            .chain([("telemetry", threads.telemetry.inspect(|_| threads.telemetry_door.stop()))])
-        {
+        let mut join = |name, thread: Option<JoinHandle<()>>| {
             if thread.is_some_and(|thread| thread.join().is_err()) {
                 died.push(name);
             }
-        }
+        };
+        join("scheduler", Some(threads.scheduler));
+        join("planner", Some(threads.planner));
+        // What the scheduler gave it to write at its end is written first.
+        join(
+            "snapshots",
+            threads.snapshots.map(|(door, thread)| {
+                door.stop();
+                thread
+            }),
+        );
+        join("telemetry", threads.telemetry.inspect(|_| threads.telemetry_door.stop()));
         if died.is_empty() { Ok(()) } else { Err(DaemonError::Died(died.join(", "))) }
     }
 }
@@ -207,8 +244,16 @@ impl House for Rooms {
         self.scheduler.status()
     }
 
+    fn requests(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<RequestRow>, ReadError>> {
+        Box::pin(self.telemetry.rows(wanted))
+    }
+
     fn models(&self) -> Vec<String> {
         self.models.clone()
+    }
+
+    fn live(&self) -> Readings {
+        self.readings.borrow().clone()
     }
 
     fn context(&self) -> usize {
@@ -225,11 +270,37 @@ fn model_names(config: &Config, profiles: &[Profile]) -> Vec<String> {
     profiles.iter().map(|profile| profile.name.clone()).chain([config.model.name.clone()]).collect()
 }
 
+fn pin(head: Head) -> Pin {
+    Pin { name: head.name, prompt: head.prompt }
+}
+
+/// What the planner reads of a profile's live entries: the last readings, whatever is being read now.
+fn house_live(config: &Config, readings: watch::Receiver<Readings>) -> HouseReader {
+    let with_clock = config.profiles.iter().filter(|profile| profile.has_clock);
+    let with_clock: Vec<String> = with_clock.map(|profile| profile.name.clone()).collect();
+    Box::new(move |profile| {
+        let readings = readings.borrow();
+        let values = readings.of(profile).iter().map(|reading| HouseValue {
+            name: reading.name.clone(),
+            text: reading.text.clone(),
+            last_true: reading.read_at.filter(|_| reading.failure.is_some()),
+        });
+        HouseLive { has_clock: with_clock.iter().any(|name| name == profile), values: values.collect() }
+    })
+}
+
 /// A house goes on without telemetry when its disk is full or its file is another's: it is told once, and rows count as dropped.
-fn start_telemetry(config: &Config, records: telemetry::Inbox) -> Result<Option<JoinHandle<()>>, std::io::Error> {
+fn start_telemetry(
+    config: &Config,
+    records: telemetry::Inbox,
+    documents: &[DocumentRow],
+) -> Result<Option<JoinHandle<()>>, std::io::Error> {
     let settings = &config.telemetry;
     match Store::open(&settings.path, settings.keep_days, settings.flush) {
-        Ok(store) => {
+        Ok(mut store) => {
+            if let Err(error) = store.keep_documents(documents) {
+                warn!(%error, "how often documents change is not remembered");
+            }
             let thread = spawn("hob-telemetry", move || store.run(records))?;
             Ok(Some(thread))
         }

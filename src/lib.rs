@@ -15,7 +15,9 @@
 //! | [`scheduler`] | who is admitted, who joins a step, when an answer ends | JSON, SQL, files |
 //! | [`kv`] | the prefix tree, ids and cells as numbers, sharing and eviction | requests, time |
 //! | [`engine`] | three traits; `llama` over llama.cpp, `simulated` for tests | all of the above |
-//! | [`telemetry`] | one row a request in SQLite, queries over them | prompt text |
+//! | [`sources`] | commands, files and loopback addresses, read in the background | what their values are for |
+//! | [`snapshots`] | K/V as files: written, verified, swept, on a thread of their own | which are worth it |
+//! | [`telemetry`] | one row a request in SQLite with its plan, queries over them, why a request cost what it cost | prompt text |
 //! | [`commands`] | what `hob` does and prints | how arguments are read: `main.rs` |
 //! | [`daemon`] | builds the rooms in order, connects them, stops them in reverse | anything else |
 //!
@@ -25,7 +27,7 @@
 //!    Bad input ends here: a 4xx that names the field.
 //! 2. `prompt::Planner`, on its own thread, moves what changes behind what stays (where the layout mode lets it), puts
 //!    the sections in order, renders them with the model's template and turns the text into [`request::TokenPrompt`]: tokens,
-//!    and cuts where sections end. Too long for the context: 400 with both numbers.
+//!    and cuts where sections end. Which tokens are whose (`prompt::regions`) goes along for `hob why`. Too long for the context: 400 with both numbers.
 //! 3. [`scheduler::SchedulerHandle::submit`] queues it, or says when to come again: 503. From here HTTP only awaits events.
 //! 4. Admission (`scheduler::admission`): [`kv::Cache::stand`] finds the longest held prefix, locks it, takes a sequence id, makes it
 //!    an owner of the prefix's cells and promises cells for the rest. A request whose next tokens another one is computing
@@ -33,7 +35,8 @@
 //! 5. Each step (`scheduler::batch`): one token for every decoding sequence, then whole prefill chunks under the budget.
 //! 6. After a step new prefixes are published in the tree, tokens are sampled, text leaves as [`request::Event`]s
 //!    (`scheduler::emission` holds back half characters and possible stop texts). A closed receiver cancels between steps.
-//! 7. The end: what was computed stays in the tree as an evictable leaf, the client gets usage and timings,
+//! 7. The end: what was computed stays in the tree as an evictable leaf and is copied below the cells beside later steps
+//!    (`scheduler::saving`, [`kv::tiers`]); `scheduler::restoring` brings it back. The client gets usage and timings,
 //!    [`telemetry`] gets a row.
 //!
 //! # The threads: each owns its state
@@ -43,14 +46,18 @@
 //! | main + tokio | sockets | — |
 //! | `hob-planner` | prepared templates, tokens of stretches, profiles' heads, what changes in clients' prompts | bounded |
 //! | `hob-scheduler` | llama context, tree, budget, queue, running sequences | bounded |
+//! | `hob-live` | what profiles' live entries last said | — |
+//! | `hob-snapshots` | the folder of K/V files; hashing and verifying | bounded; full = the scheduler does without |
 //! | `hob-telemetry` | the SQLite connection | bounded; full = drop and count |
 //!
 //! # Invariants
 //!
-//! - Reuse is exact: the same tokens from position 0, computed by this very context. Similar text is not a hit.
+//! - Reuse is exact: the same tokens from position 0, computed by this very context, or by one like it
+//!   and saved bit for bit. Similar text is not a hit.
 //! - A hit is at most all but the last prompt token: one must be computed to have logits.
 //! - Every cell has one state: `free + evictable + pinned + held = total`; what is promised is there:
-//!   `reserved ≤ free + evictable`. Checked after every operation where debug assertions are on ([`kv::Cache::check`]).
+//!   `reserved ≤ free + evictable`. Below them no tier holds more bytes than its budget, counted before they are allocated, and
+//!   what stands behind a saved prefix is held no longer than that ([`kv::Tiers`]). Checked after every operation where debug assertions are on ([`kv::Cache::check`]).
 //! - A leaf's sequence id owns the cells of its whole path; inner nodes have none.
 //! - A private prefix is matched by its owner alone; only configured pins are public to the house.
 //! - Where a prompt is cut into chunks depends on positions only, never on load or time. Equal tokens cut at equal places have
@@ -60,7 +67,7 @@
 //!   groups (Q4_K_M; not Q4_1). These are roundings; what is reused is the same in all of them.
 //! - An older answer is never failed for want of cells: the newest is parked and goes on later.
 //! - Nothing is truncated silently. Prompt text is in no log and no table; what changes of it is in one file for its user alone.
-//! - The middle (`prompt`'s parts but for `kept`, `store` and `moment`, `kv::tree`, `kv::budget`, `scheduler::batch`, `scheduler::emission`) does no IO and reads no
+//! - The middle (`prompt`'s parts but for `kept`, `store` and `moment`, `kv::tree`, `kv::tiers`, `kv::budget`, `scheduler::batch`, `scheduler::emission`) does no IO and reads no
 //!   clock; each thread owns its state; no mutex on the way of a token.
 //! - Only `engine::llama` names llama.cpp, only `telemetry` SQLite, only `http` hyper and axum. `tests/it/tidy.rs` enforces it.
 
@@ -73,4 +80,6 @@ pub mod kv;
 pub mod prompt;
 pub mod request;
 pub mod scheduler;
+pub mod snapshots;
+pub mod sources;
 pub mod telemetry;

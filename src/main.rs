@@ -1,7 +1,7 @@
 //! Arguments → configuration → command → exit code.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use hob::commands::bench::Scope;
 use hob::commands::chat;
 use hob::commands::check::EX_CONFIG;
 use hob::commands::format::Format;
+use hob::commands::lint;
 #[cfg(feature = "llama")]
 use hob::commands::{plan::PlanError, serve::ServeError};
 use hob::config::{self, Config, ConfigError};
@@ -46,6 +47,9 @@ enum Command {
         /// As one JSON object, for programs.
         #[arg(long)]
         json: bool,
+        /// The body of a chat completion, as a client sent it: plan it instead, without computing anything.
+        #[arg(long, value_name = "BODY.json")]
+        request: Option<PathBuf>,
     },
     /// Talk with the running daemon in this terminal.
     Chat {
@@ -60,6 +64,23 @@ enum Command {
         /// How far to look back: 24h, 7d, 30m.
         #[arg(long, default_value = "24h", value_parser = since)]
         since: Duration,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tell why a request computed what it computed, and which setting would have helped.
+    Why {
+        /// What `x-request-id` says of it; `last`: the newest one.
+        #[arg(default_value = "last")]
+        id: String,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Name what in requests would break the reuse of what stands behind it. Exits with 1 if there is anything, with 2 if a
+    /// body cannot be read.
+    Lint {
+        /// Bodies of chat completions, in the order in which they were sent: each is compared with the one before.
+        #[arg(value_name = "BODY.json", required = true)]
+        bodies: Vec<PathBuf>,
         #[arg(long)]
         json: bool,
     },
@@ -120,13 +141,34 @@ fn run(arguments: Arguments) -> Result<u8> {
             report.write(Format::of(json, &out), &mut out)?;
             return Ok(report.exit_code());
         }
-        Command::Plan { json } => return plan(&load()?, Format::of(json, &out), &mut out),
+        Command::Plan { json, request: Some(body) } => {
+            plan_request(&load()?, &body, Format::of(json, &out), &mut out)?;
+        }
+        Command::Plan { json, request: None } => return plan(&load()?, Format::of(json, &out), &mut out),
         Command::Chat { profile, url } => {
             let url = url.map_or_else(|| Ok(chat::url_of(&load()?.server.listen)?), anyhow::Ok)?;
             chat::chat(&url, profile)?;
         }
         Command::Stats { since, json } => {
             hob::commands::stats::stats(&load()?, since, Format::of(json, &out), &mut out)?;
+        }
+        Command::Why { id, json } => hob::commands::why::why(&load()?, &id, Format::of(json, &out), &mut out)?,
+        Command::Lint { bodies, json } => {
+            // A configuration that was not named need not be there.
+            let config = match file() {
+                Err(error) if arguments.config.is_none() => Err(error.to_string()),
+                _ => Ok(load()?),
+            };
+            match lint::run(&bodies, config) {
+                Ok(report) => {
+                    report.write(Format::of(json, &out), &mut out)?;
+                    return Ok(report.exit_code());
+                }
+                Err(error) => {
+                    let _ = writeln!(io::stderr(), "hob: {:#}", anyhow::Error::from(error));
+                    return Ok(lint::EX_UNREADABLE);
+                }
+            }
         }
         Command::Bench { json, threads, request } => {
             let scope = match request {
@@ -159,6 +201,15 @@ fn plan(config: &Config, format: Format, out: &mut impl Write) -> Result<u8> {
     Ok(plan.exit_code())
 }
 
+#[cfg(feature = "llama")]
+fn plan_request(config: &Config, body: &Path, format: Format, out: &mut impl Write) -> Result<()> {
+    let plan = hob::commands::plan::plan_request(config, body).map_err(|error| match error {
+        PlanError::Config(error) => anyhow::Error::from(error),
+        other => other.into(),
+    })?;
+    Ok(plan.write(format, out)?)
+}
+
 #[cfg(not(feature = "llama"))]
 const NO_ENGINE: &str = "this hob was built without an engine: build it with the feature `llama`";
 
@@ -169,6 +220,11 @@ fn serve(_: &Config) -> Result<()> {
 
 #[cfg(not(feature = "llama"))]
 fn plan(_: &Config, _: Format, _: &mut impl Write) -> Result<u8> {
+    anyhow::bail!(NO_ENGINE)
+}
+
+#[cfg(not(feature = "llama"))]
+fn plan_request(_: &Config, _: &Path, _: Format, _: &mut impl Write) -> Result<()> {
     anyhow::bail!(NO_ENGINE)
 }
 

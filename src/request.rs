@@ -50,6 +50,15 @@ impl LayoutMode {
         ("safe", LayoutMode::Safe),
         ("optimise", LayoutMode::Optimise),
     ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            LayoutMode::Off => "off",
+            LayoutMode::Observe => "observe",
+            LayoutMode::Safe => "safe",
+            LayoutMode::Optimise => "optimise",
+        }
+    }
 }
 
 /// Who asks. Without keys a client is its source address.
@@ -62,18 +71,24 @@ pub struct Client {
 }
 
 impl Client {
-    /// The owner of what this client's requests leave in the cache.
+    /// The owner of what this client's requests leave in the cache: half of it says which client, half which of its salts.
     pub fn owner(&self) -> Owner {
         let mut hasher = blake3::Hasher::new();
         hasher.update(self.name.as_bytes());
+        let client = hasher.finalize();
         hasher.update(&[0]);
         if let Some(salt) = &self.salt {
             hasher.update(&[1]);
             hasher.update(salt.as_bytes());
         }
-        Owner::Private(*hasher.finalize().as_bytes())
+        let mut id = *hasher.finalize().as_bytes();
+        id[..CLIENT_BYTES].copy_from_slice(&client.as_bytes()[..CLIENT_BYTES]);
+        Owner::Private(id)
     }
 }
+
+/// Bytes of an owner that name the client: 128 bits of a hash do not meet by chance.
+const CLIENT_BYTES: usize = 16;
 
 /// Who may match a held prefix: everybody, or one (client, salt) alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +102,14 @@ impl Owner {
     /// Whether a request of owner `self` may use what `held_by` left.
     pub fn may_see(self, held_by: Owner) -> bool {
         held_by == Owner::Public || held_by == self
+    }
+
+    /// Whether both are of one client, whatever its salts.
+    pub fn is_client_of(self, other: Owner) -> bool {
+        match (self, other) {
+            (Owner::Private(one), Owner::Private(two)) => one[..CLIENT_BYTES] == two[..CLIENT_BYTES],
+            (one, two) => one == two,
+        }
     }
 }
 
@@ -135,6 +158,8 @@ pub struct Message {
     pub tool_calls: Vec<ToolCall>,
     /// On a tool message: the call it answers.
     pub tool_call_id: Option<String>,
+    /// So many bytes at the content's beginning stand before a mark that the client set for its own cache; 0: it set none.
+    pub n_marked_bytes: usize,
 }
 
 impl Message {
@@ -147,6 +172,7 @@ impl Message {
             name: None,
             tool_calls: Vec::new(),
             tool_call_id: None,
+            n_marked_bytes: 0,
         }
     }
 }
@@ -219,7 +245,7 @@ pub struct CacheUse {
     pub n_prompt: usize,
     /// Tokens not computed for this request.
     pub n_cached: usize,
-    /// Of `n_cached`, those that came back from a lower tier. Always 0 while cells are the only tier.
+    /// Of `n_cached`, those that came back from RAM or disk for it.
     pub n_restored: usize,
     /// Why the first computed token was computed.
     pub cause: MissCause,
@@ -238,6 +264,12 @@ pub enum MissCause {
     Diverged,
     /// The prefix is held, but only whole sequences can be reused with this model.
     Checkpoint,
+    /// It was saved below the cells and could not be brought back.
+    RestoreFailed,
+    /// It is saved below the cells, and computing it is faster.
+    RestoreSlower,
+    /// It was held once, and is larger than what is kept below the cells.
+    TooLarge,
 }
 
 impl MissCause {
@@ -249,6 +281,9 @@ impl MissCause {
             MissCause::Evicted => "evicted",
             MissCause::Diverged => "diverged",
             MissCause::Checkpoint => "checkpoint",
+            MissCause::RestoreFailed => "restore_failed",
+            MissCause::RestoreSlower => "restore_slower",
+            MissCause::TooLarge => "too_large",
         }
     }
 }

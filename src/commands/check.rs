@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::format::Format;
 use crate::config::{Config, ConfigError, Fault, read_profiles, read_text};
+use crate::sources::read_once;
 
 /// sysexits.h: a configuration that will not get better by another start.
 pub const EX_CONFIG: u8 = 78;
@@ -48,6 +49,7 @@ fn check_files(file: &Path) -> Report {
     report.model();
     report.chat_template();
     report.folders();
+    report.live();
     report
 }
 
@@ -66,8 +68,15 @@ impl Report {
         if self.faults.iter().any(|fault| fault.is_of_whole_file() || fault.key == "model.path") {
             return self;
         }
-        if let Err(EngineError::Load { reason, .. }) = read_facts(&path) {
-            self.add("model.path", &path, reason);
+        match read_facts(&path) {
+            Ok(facts) => {
+                let kv_type = self.config.model.kv_type;
+                if let Some(problem) = facts.refusal_of(kv_type) {
+                    self.add("model.kv_type", Path::new(kv_type.name()), problem);
+                }
+            }
+            Err(EngineError::Load { reason, .. }) => self.add("model.path", &path, reason),
+            Err(_) => {}
         }
         if self.faults.iter().any(is_faulty) {
             return self;
@@ -152,6 +161,22 @@ impl Report {
         let Some(path) = self.config.model.chat_template.clone() else { return };
         if let Err(error) = read_text(&path) {
             self.add("model.chat_template", &path, error.to_string());
+        }
+    }
+
+    /// Reads each live entry once. One that fails now may be there when the house is asked: that is no fault.
+    fn live(&mut self) {
+        for (index, profile) in self.config.profiles.iter().enumerate() {
+            for entry in &profile.live {
+                if let Err(error) = read_once(entry) {
+                    self.warnings.push(Fault {
+                        file: self.config.file.clone(),
+                        key: format!("profile[{index}].live"),
+                        value: Some(format!("{:?}", entry.name)),
+                        problem: error.to_string(),
+                    });
+                }
+            }
         }
     }
 
@@ -284,6 +309,26 @@ mod tests {
           ],
           "warnings": []
         }
+        "#);
+    }
+
+    #[test]
+    fn a_live_entry_that_cannot_be_read_is_warned_of() {
+        let config = r#"
+            [[profile]]
+            name = "house"
+            [[profile.live]]
+            name = "weather"
+            command = ["./weather.sh"]
+            [[profile.live]]
+            name = "door"
+            command = ["/bin/echo", "open"]
+        "#;
+        let (folder, report) = house(&[("model.gguf", "GGUF")], config);
+        assert_eq!(report.exit_code(), 0);
+        insta::assert_snapshot!(printed(&folder, &report, Format::Plain), @r#"
+        warning: HOME/config.toml: profile[0].live = "weather": cannot be run: No such file or directory (os error 2)
+        HOME/config.toml: no faults
         "#);
     }
 

@@ -71,6 +71,17 @@ pub fn bytes(n_bytes: u64) -> String {
     }
 }
 
+/// The beginning of a text, on one line.
+pub fn shortened(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 80;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let line = words.join(" ");
+    match line.char_indices().nth(CHARACTERS_MAX) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
 /// From a second on in seconds.
 pub fn milliseconds(ms: f64) -> String {
     if ms < 1_000.0 { format!("{ms:.0} ms") } else { format!("{:.1} s", ms / 1_000.0) }

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod chat;
 pub mod check;
 pub mod format;
+pub mod lint;
 #[cfg(feature = "llama")]
 mod model;
 pub mod plan;
@@ -11,6 +12,7 @@ pub mod progress;
 #[cfg(feature = "llama")]
 pub mod serve;
 pub mod stats;
+pub mod why;
 
 /// The demo model's name, which is its file's name without the ending. It is tiny, and that is said where it answers.
 const DEMO_MODEL: &str = "SmolLM2-135M-Instruct.Q4_1";

@@ -3,21 +3,24 @@
 //! A *plan* is the sums and what does not fit; a *misfit* says by how much, and which setting would do. `table` says a
 //! plan to people. Only the model's header, vocabulary and template are read; nothing is changed.
 
+mod request;
 mod table;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+pub use request::{RequestError, RequestPlan};
 use serde::Serialize;
 
 use super::check::EX_CONFIG;
 use super::format::{Format, bytes, grouped};
 use crate::config::{self, Config, ConfigError, Fault};
-use crate::engine::{EngineError, KvType, Memory, Model, ModelFacts, Special, Vocab};
+use crate::daemon::documents;
+use crate::engine::{EngineError, KvType, Memory, MemoryClass, Model, ModelFacts, Special, Vocab};
 use crate::kv::budget::{LEFT_FOR_REQUESTS, n_seq_max};
 use crate::kv::check_pins;
-use crate::prompt::{self, Head, Planner, Profile, PromptError, Section, Volatility};
-use crate::request::Token;
+use crate::prompt::{self, Head, Moment, Planner, Profile, PromptError, Section, Volatility};
+use crate::request::{LayoutMode, Token};
 use crate::scheduler::n_batch;
 
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +31,10 @@ pub enum PlanError {
     Engine(#[from] EngineError),
     #[error("profiles")]
     Profiles(#[from] PromptError),
+    #[error("{}: cannot be planned", path.display())]
+    Request { path: PathBuf, source: Box<RequestError> },
+    #[error("{}: cannot be read", path.display())]
+    Body { path: PathBuf, source: io::Error },
 }
 
 /// llama.cpp rounds the number of cells up to a multiple of this.
@@ -45,10 +52,21 @@ pub fn plan(config: &Config) -> Result<Plan, PlanError> {
     Ok(Plan::of(config, profiles, &*model, machine_bytes)?)
 }
 
+/// Plans the request in the file `body`, without a model run.
+#[cfg(feature = "llama")]
+pub fn plan_request(config: &Config, body: &Path) -> Result<RequestPlan, PlanError> {
+    let profiles = config::read_profiles(config)?;
+    let bytes = std::fs::read(body).map_err(|source| PlanError::Body { path: body.to_owned(), source })?;
+    let model = super::model::load_vocabulary(config)?;
+    RequestPlan::of(config, profiles, &*model, &bytes)
+        .map_err(|source| PlanError::Request { path: body.to_owned(), source: Box::new(source) })
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     pub fits: bool,
     pub model: ModelPart,
+    pub template: TemplatePart,
     pub kv: KvPart,
     pub profiles: Vec<ProfilePart>,
     pub pins: PinsPart,
@@ -75,7 +93,27 @@ pub struct ModelPart {
     pub n_vocab: u64,
     pub n_context_train: u64,
     /// Whether sequences share cells and can be cut anywhere; else whole sequences only.
+    /// `rewindable`, `guarded`, `checkpointed` or `opaque`.
+    pub memory: &'static str,
     pub shares: bool,
+}
+
+/// What the chat template does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TemplatePart {
+    /// The parts of a profile's prompt, from front to back.
+    pub places: Vec<PlacePart>,
+    pub prints_date: bool,
+    pub prints_time: bool,
+    /// What is done about the date: the layout mode says so.
+    pub freezes_date: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PlacePart {
+    pub what: &'static str,
+    /// A conversation can be cut off at its end.
+    pub closes: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -99,6 +137,8 @@ pub struct ProfilePart {
     pub sections: Vec<SectionPart>,
     /// What the template and hob's own words add to the sections.
     pub n_tokens_around: usize,
+    /// Names of what stands in front of each question.
+    pub live: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -111,6 +151,9 @@ pub struct SectionPart {
     pub lands: Lands,
     /// Tokens from the front up to its end, if a conversation can be cut off there.
     pub cut: Option<usize>,
+    /// Of a document: what decides its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes_per_month: Option<f64>,
 }
 
 /// Where a section stands in the prompt.
@@ -163,14 +206,18 @@ impl Plan {
     /// What `profiles` on `model` will cost on a machine that has `machine_bytes` of memory.
     pub fn of<M: Model>(
         config: &Config,
-        profiles: Vec<Profile>,
+        mut profiles: Vec<Profile>,
         model: &M,
         machine_bytes: u64,
     ) -> Result<Plan, PromptError> {
+        let history = documents::order(&config.telemetry.path, &mut profiles, &Moment::now());
         let (facts, vocab) = (model.facts(), model.vocab());
         let mut planner = Planner::new(vocab.clone(), model.template(), config.model.name.clone(), profiles.clone())?;
         let heads = planner.pins()?;
-        let sums = Sums { config: &config.model, facts, n_pins: heads.len(), machine_bytes };
+        let n_seq_max = n_seq_max(config.model.parallel, heads.len(), facts.n_vocab, |n| model.n_ids(n));
+        let n_ids = model.n_ids(n_seq_max);
+        let live = config.profiles.iter().map(|profile| (profile.name.clone(), live_names(profile))).collect();
+        let sums = Sums { config: &config.model, live, facts, n_ids, machine_bytes };
         let n_cells = config.model.context.next_multiple_of(CELLS_STEP);
         let shares = model.memory() == Memory::Rewindable;
 
@@ -183,6 +230,14 @@ impl Plan {
         misfits.extend(sums.memory_misfit(&config.file, n_cells, n_pinned));
 
         let mut warnings = Vec::from_iter(sums.long_context(&config.file));
+        let template = template(config, &planner);
+        if template.prints_time {
+            let problem = "the chat template prints the time of day: nothing behind it can be reused, unless layout.mode \
+                 is \"optimise\" or model.chat_template names one that does not";
+            let mode =
+                LayoutMode::NAMES.iter().find(|(_, mode)| *mode == config.layout.mode).map_or("", |(name, _)| name);
+            warnings.push(fault(&config.file, "layout.mode", format!("{mode:?}"), problem));
+        }
         let mut parts = Vec::with_capacity(profiles.len());
         for (index, profile) in profiles.iter().enumerate() {
             let head = heads.iter().find(|head| head.name == profile.name);
@@ -190,11 +245,12 @@ impl Plan {
                 let problem = "is not kept warm: it is empty, or this template ends it with no control token";
                 warnings.push(fault(&config.file, format!("profile[{index}]"), format!("{:?}", profile.name), problem));
             }
-            parts.push(sums.profile(profile, head, &planner, vocab.as_ref()));
+            parts.push(sums.profile(profile, &history.changes_per_month[index], head, &planner, vocab.as_ref()));
         }
         Ok(Plan {
             fits: misfits.is_empty(),
-            model: sums.model(shares),
+            model: sums.model(model.memory_class()),
+            template,
             kv: sums.kv(n_cells),
             profiles: parts,
             pins: PinsPart {
@@ -224,11 +280,30 @@ impl Plan {
     }
 }
 
+fn template(config: &Config, planner: &Planner) -> TemplatePart {
+    let (prints_date, prints_time) = planner.prints();
+    let part = |place: prompt::Landed| PlacePart { what: place.what, closes: place.closes };
+    TemplatePart {
+        places: planner.places().into_iter().map(part).collect(),
+        prints_date,
+        prints_time,
+        freezes_date: prints_date && config.layout.mode == LayoutMode::Optimise,
+    }
+}
+
+fn live_names(profile: &config::ProfileFiles) -> Vec<String> {
+    let clock = profile.has_clock.then(|| "the time".to_owned());
+    clock.into_iter().chain(profile.live.iter().map(|entry| entry.name.clone())).collect()
+}
+
 /// What the parts are computed from.
 struct Sums<'a> {
     config: &'a config::Model,
+    /// Of each profile, what stands in front of its questions.
+    live: Vec<(String, Vec<String>)>,
     facts: &'a ModelFacts,
-    n_pins: usize,
+    /// Sequence ids of the context.
+    n_ids: usize,
     machine_bytes: u64,
 }
 
@@ -237,7 +312,7 @@ impl Sums<'_> {
         n_tokens as u64 * self.facts.kv_bytes_per_token(self.config.kv_type)
     }
 
-    fn model(&self, shares: bool) -> ModelPart {
+    fn model(&self, class: MemoryClass) -> ModelPart {
         let facts = self.facts;
         ModelPart {
             name: self.config.name.clone(),
@@ -250,7 +325,8 @@ impl Sums<'_> {
             v_head_size: facts.v_head_size,
             n_vocab: facts.n_vocab,
             n_context_train: facts.n_context_train,
-            shares,
+            memory: class.name(),
+            shares: class.memory() == Memory::Rewindable,
         }
     }
 
@@ -265,14 +341,25 @@ impl Sums<'_> {
         }
     }
 
-    fn profile(&self, profile: &Profile, head: Option<&Head>, planner: &Planner, vocab: &dyn Vocab) -> ProfilePart {
-        let mut documents = profile.documents.iter();
+    /// `changes`: of each document.
+    fn profile(
+        &self,
+        profile: &Profile,
+        changes: &[Option<f64>],
+        head: Option<&Head>,
+        planner: &Planner,
+        vocab: &dyn Vocab,
+    ) -> ProfilePart {
+        let mut documents = profile.documents.iter().zip(changes);
         let by_fallback = planner.tools_by_fallback();
         let mut section = |section: &Section| {
+            let mut changes_per_month = None;
             let (lands, text) = if section.class == Volatility::Document {
                 let in_exchange = planner.documents_in_exchange(!profile.tools.is_empty());
                 let lands = if in_exchange { Lands::FirstExchange } else { Lands::SystemText };
-                (lands, documents.next().map(|document| document.text.clone()).unwrap_or_default())
+                let (document, changes) = documents.next().expect("each document has one section");
+                changes_per_month = *changes;
+                (lands, document.text.clone())
             } else if section.name == "tools" {
                 match by_fallback {
                     true => (Lands::Fallback, prompt::tools_text(&profile.tools).unwrap_or_default()),
@@ -284,11 +371,12 @@ impl Sums<'_> {
             let n_tokens = vocab.tokenize(text.trim(), Special::Text).len();
             SectionPart {
                 name: section.name.clone(),
-                class: class_name(section.class),
+                class: section.class.name(),
                 n_tokens,
                 kv_bytes: self.kv_bytes(n_tokens),
                 lands,
                 cut: section.cut,
+                changes_per_month,
             }
         };
         let sections: Vec<SectionPart> = head.iter().flat_map(|head| &head.sections).map(&mut section).collect();
@@ -299,17 +387,22 @@ impl Sums<'_> {
             n_tokens,
             kv_bytes: self.kv_bytes(n_tokens.unwrap_or(0)),
             n_tokens_around: n_tokens.unwrap_or(0).saturating_sub(n_in_sections),
+            live: self
+                .live
+                .iter()
+                .find(|(name, _)| *name == profile.name)
+                .map(|(_, live)| live.clone())
+                .unwrap_or_default(),
             sections,
         }
     }
 
     fn memory(&self, kv_type: KvType, n_cells: usize) -> MemoryPart {
         let n_batch = n_batch(self.config.parallel).min(n_cells) as u64;
-        let n_seq_max = n_seq_max(self.config.parallel, self.n_pins, self.facts.n_vocab) as u64;
         let weights = self.facts.weight_bytes;
         let kv = n_cells as u64 * self.facts.kv_bytes_per_token(kv_type);
         let compute = self.facts.compute_bytes(n_cells as u64, n_batch);
-        let output = self.facts.output_bytes(n_seq_max);
+        let output = self.facts.output_bytes(self.n_ids as u64);
         let total = weights + kv + compute + output;
         MemoryPart { weights, kv, compute, output, total, machine: self.machine_bytes }
     }
@@ -390,16 +483,6 @@ impl Sums<'_> {
                 format!("the model was trained for {trained} tokens: answers in longer conversations go wrong");
             fault(file, "model.context", context, problem)
         })
-    }
-}
-
-fn class_name(class: Volatility) -> &'static str {
-    match class {
-        Volatility::Fixed => "fixed",
-        Volatility::Document => "document",
-        Volatility::Session => "session",
-        Volatility::Turn => "turn",
-        Volatility::Live => "live",
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::format::{Format, grouped, milliseconds};
-use crate::config::{Config, write_duration};
+use crate::config::{Config, write_duration, write_size};
 use crate::telemetry::{Reader, Stats, TelemetryError};
 
 #[derive(Debug, thiserror::Error)]
@@ -84,16 +84,42 @@ fn sections(stats: &Stats) -> Vec<(&'static str, Vec<String>)> {
         let saved = format!("{seconds:.1} s: the reused tokens at the median prefill speed, {median:.1} tokens/s");
         sections.push(("saved", vec![saved]));
     }
+    let layout = &stats.layout;
+    let mut lines = Vec::new();
+    if layout.saved > 0 {
+        let seconds = layout.seconds_saved.map(|seconds| format!(", {seconds:.1} s of the saved ones"));
+        let n_saved = grouped(layout.saved);
+        lines.push(format!("{n_saved} of the reused tokens as sent would be computed{}", seconds.unwrap_or_default()));
+    }
+    if layout.offered > 0 {
+        lines.push(format!("{} more would be reused if what changes might move (observed)", grouped(layout.offered)));
+    }
+    sections.push(("layout", lines));
     let causes = stats.causes.iter().map(|count| {
         let (n_computed, requests) = (grouped(count.n_computed), counted(count.n_requests, "request"));
         format!("{:<12} {n_computed:>10} tokens computed in {requests}", count.cause)
     });
     sections.push(("causes", causes.collect()));
     let evictions = stats.evictions.iter().map(|count| {
-        let (n_cells, evictions) = (grouped(count.n_cells), counted(count.n_evictions, "eviction"));
-        format!("for {:<8} {n_cells:>10} cells in {evictions}", count.cause)
+        let (n_tokens, evictions) = (grouped(count.n_tokens), counted(count.n_evictions, "eviction"));
+        let what = format!("{}, {}", count.tier, count.cause);
+        format!("{what:<15} {n_tokens:>7} tokens in {evictions}")
     });
     sections.push(("evictions", evictions.collect()));
+    let restores = stats.restores.iter().map(|count| {
+        let (n_tokens, restores) = (grouped(count.n_tokens), counted(count.n_restores, "restore"));
+        let time = match count.result.as_str() {
+            "slower" => "computing them was faster".to_owned(),
+            _ => milliseconds(count.time_ms),
+        };
+        format!("{:<15} {n_tokens:>7} tokens in {restores}, {time}", count.result)
+    });
+    sections.push(("restores", restores.collect()));
+    let more_ram = stats.more_ram.iter().map(|point| {
+        let more = format!("{} more", write_size(point.n_bytes));
+        format!("{more:<15} {:>7} tokens would not have been computed", grouped(point.n_tokens))
+    });
+    sections.push(("with RAM", more_ram.collect()));
     if let Some(busiest) = &stats.busiest {
         let total = busiest.free + busiest.evictable + busiest.pinned + busiest.held;
         let [total, pinned, held, reserved] = [total, busiest.pinned, busiest.held, busiest.reserved].map(grouped);
@@ -114,10 +140,15 @@ fn counted(number: u64, noun: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tempfile::TempDir;
 
     use super::*;
-    use crate::telemetry::{CellsRecord, EvictionRecord, Label, Record, RequestRecord, Store, TelemetryHandle, inbox};
+    use crate::telemetry::{
+        CellsRecord, EvictionRecord, GainRecord, Label, MissedRecord, PlanRecord, Record, RequestRecord, RestoreRecord,
+        Store, TelemetryHandle, inbox,
+    };
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -140,10 +171,24 @@ mod tests {
             [(0, 12_000, "cold"), (2_300, 480, "appended"), (2_310, 450, "appended")]
         {
             let n_computed = 2_402 - n_reused_cells;
+            let (layout, gain) = match n_reused_cells {
+                0 => ("off", None),
+                2_300 => ("observe", Some(GainRecord { from: 1_000, to: Some(2_440) })),
+                _ => ("safe", Some(GainRecord { from: 1_000, to: None })),
+            };
+            let plan = PlanRecord { layout: layout.into(), gain, ..PlanRecord::default() };
             handle.record(Record::Request(RequestRecord {
-                label: Label { id: "r".to_owned(), client: "127.0.0.1".to_owned(), profile: None, dialect: "openai" },
+                label: Label {
+                    id: "r".to_owned(),
+                    client: "127.0.0.1".to_owned(),
+                    profile: None,
+                    dialect: "openai",
+                    plan: Some(Arc::new(plan)),
+                },
                 n_prompt: 2_402,
                 n_reused_cells,
+                n_reused_ram: 0,
+                n_reused_disk: 0,
                 n_computed,
                 n_generated: 41,
                 queue: Duration::ZERO,
@@ -155,7 +200,13 @@ mod tests {
                 miss_at: n_reused_cells,
             }));
         }
-        handle.record(Record::Eviction(EvictionRecord { n_cells: 1_234, cause: "cells" }));
+        for (tier, cause, n_tokens) in [("cells", "cells", 1_234), ("cells", "idle", 600), ("ram", "room", 410)] {
+            handle.record(Record::Eviction(EvictionRecord { tier, cause, n_tokens, n_bytes: 9_999 }));
+        }
+        let time = Duration::from_millis(31);
+        handle.record(Record::Restore(RestoreRecord { result: "restored", n_tokens: 600, n_bytes: 9_999, time }));
+        handle.record(Record::Restore(RestoreRecord { result: "slower", n_tokens: 40, n_bytes: 0, time }));
+        handle.record(Record::Missed(MissedRecord { n_tokens: 410, n_more_bytes: 200 << 20 }));
         handle.record(Record::Cells(CellsRecord {
             free: 1_000,
             evictable: 24,
@@ -188,9 +239,16 @@ mod tests {
         speed      prefill     200.0 tokens/s
                    decode       20.0 tokens/s
         saved      23.1 s: the reused tokens at the median prefill speed, 200.0 tokens/s
+        layout     1,310 of the reused tokens as sent would be computed, 6.5 s of the saved ones
+                   140 more would be reused if what changes might move (observed)
         causes     cold              2,402 tokens computed in 1 request
                    appended            194 tokens computed in 2 requests
-        evictions  for cells         1,234 cells in 1 eviction
+        evictions  cells, cells      1,234 tokens in 1 eviction
+                   cells, idle         600 tokens in 1 eviction
+                   ram, room           410 tokens in 1 eviction
+        restores   restored            600 tokens in 1 restore, 31 ms
+                   slower               40 tokens in 1 restore, computing them was faster
+        with RAM   256MiB more         410 tokens would not have been computed
         busiest    2,300 cells pinned, 772 held, 256 reserved, of 4,096; 2 running, 1 waiting
         ");
     }
@@ -209,7 +267,7 @@ mod tests {
         let mut json: serde_json::Value = serde_json::from_str(&printed(&config, Format::Json)).unwrap();
         json["since_ms"] = 0.into();
         json["busiest"]["at_ms"] = 0.into();
-        insta::assert_snapshot!(json, @r#"{"since_ms":0,"requests":[{"finish":"stop","n_requests":2},{"finish":"length","n_requests":1}],"tokens":{"prompt":7206,"reused":4610,"computed":2596,"generated":123,"hit_rate":0.639744657230086},"ttft":{"all":{"n_requests":3,"p50_ms":480.0,"p95_ms":12000.0},"warm":{"n_requests":2,"p50_ms":450.0,"p95_ms":480.0},"cold":{"n_requests":1,"p50_ms":12000.0,"p95_ms":12000.0}},"speed":{"prefill":200.0,"prefill_median":200.0,"decode":20.0},"seconds_saved":23.05,"causes":[{"cause":"cold","n_requests":1,"n_computed":2402},{"cause":"appended","n_requests":2,"n_computed":194}],"evictions":[{"cause":"cells","n_evictions":1,"n_cells":1234}],"busiest":{"at_ms":0,"free":1000,"evictable":24,"pinned":2300,"held":772,"reserved":256,"n_running":2,"n_waiting":1}}"#);
+        insta::assert_snapshot!(json, @r#"{"since_ms":0,"requests":[{"finish":"stop","n_requests":2},{"finish":"length","n_requests":1}],"tokens":{"prompt":7206,"reused":4610,"computed":2596,"generated":123,"hit_rate":0.639744657230086},"ttft":{"all":{"n_requests":3,"p50_ms":480.0,"p95_ms":12000.0},"warm":{"n_requests":2,"p50_ms":450.0,"p95_ms":480.0},"cold":{"n_requests":1,"p50_ms":12000.0,"p95_ms":12000.0}},"speed":{"prefill":200.0,"prefill_median":200.0,"decode":20.0},"seconds_saved":23.05,"layout":{"saved":1310,"seconds_saved":6.55,"offered":140},"causes":[{"cause":"cold","n_requests":1,"n_computed":2402},{"cause":"appended","n_requests":2,"n_computed":194}],"evictions":[{"tier":"cells","cause":"cells","n_evictions":1,"n_tokens":1234},{"tier":"cells","cause":"idle","n_evictions":1,"n_tokens":600},{"tier":"ram","cause":"room","n_evictions":1,"n_tokens":410}],"restores":[{"result":"restored","n_restores":1,"n_tokens":600,"time_ms":31.0},{"result":"slower","n_restores":1,"n_tokens":40,"time_ms":31.0}],"more_ram":[{"n_bytes":268435456,"n_tokens":410}],"busiest":{"at_ms":0,"free":1000,"evictable":24,"pinned":2300,"held":772,"reserved":256,"n_running":2,"n_waiting":1}}"#);
     }
 
     #[test]

@@ -11,10 +11,10 @@ use std::time::Duration;
 use toml::Value;
 
 use super::fault::Faults;
-use super::raw::{Field, Raw, RawLayout, RawModel, RawProfile, RawServer, RawTelemetry};
+use super::raw::{Field, Raw, RawCache, RawLayout, RawModel, RawProfile, RawServer, RawTelemetry};
 use super::threads::Processors;
 use super::units::{parse_duration, parse_size, write_duration, write_size};
-use super::{Config, Gpu, GpuLayers, Layout, Listen, Model, ProfileFiles, Server, Telemetry};
+use super::{Cache, Config, Gpu, GpuLayers, Layout, Listen, Model, ProfileFiles, Server, Telemetry};
 use crate::engine::KvType;
 use crate::request::LayoutMode;
 
@@ -23,6 +23,9 @@ const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8088
 
 /// The database's name in the state folder.
 const DATABASE: &str = "hob.sqlite";
+
+/// The folder of K/V files in the state folder.
+const KV_FOLDER: &str = "kv";
 
 /// Tokens of one context: the largest that any model of today was trained for.
 const CONTEXT_MAX: i64 = 1 << 20;
@@ -44,6 +47,7 @@ pub(super) fn check(raw: Raw, surroundings: &Surroundings, faults: &mut Faults) 
     let mut checker = Checker { surroundings, faults };
     let server = checker.server(raw.server);
     let model = checker.model(raw.model);
+    let cache = checker.cache(raw.cache);
     let layout = checker.layout(raw.layout);
     let telemetry = checker.telemetry(raw.telemetry);
     let profiles = checker.profiles(raw.profiles, &model.name);
@@ -53,15 +57,16 @@ pub(super) fn check(raw: Raw, surroundings: &Surroundings, faults: &mut Faults) 
         state_folder: surroundings.state_folder.clone().unwrap_or_default(),
         server,
         model,
+        cache,
         layout,
         telemetry,
         profiles,
     }
 }
 
-struct Checker<'a> {
-    surroundings: &'a Surroundings,
-    faults: &'a mut Faults,
+pub(super) struct Checker<'a> {
+    pub(super) surroundings: &'a Surroundings,
+    pub(super) faults: &'a mut Faults,
 }
 
 impl Checker<'_> {
@@ -103,6 +108,19 @@ impl Checker<'_> {
         }
     }
 
+    fn cache(&mut self, raw: RawCache) -> Cache {
+        let configured = self.path("cache.dir", raw.dir);
+        let own = || self.surroundings.state_folder.as_ref().map(|folder| folder.join(KV_FOLDER));
+        let folder = configured.or_else(own).unwrap_or_default();
+        Cache {
+            folder,
+            ram: self.size("cache.ram", raw.ram, 0..=1 << 40, 1 << 30),
+            disk: self.size("cache.disk", raw.disk, 0..=1 << 43, 8 << 30),
+            learned_pins: self.share("cache.learned_pins", raw.learned_pins, 0.25),
+            keep_days: self.number("cache.keep_days", raw.keep_days, 1..=3_650, 7) as u32,
+        }
+    }
+
     fn layout(&mut self, raw: RawLayout) -> Layout {
         Layout { mode: self.choice("layout.mode", raw.mode, &LayoutMode::NAMES) }
     }
@@ -140,7 +158,10 @@ impl Checker<'_> {
                 None if self.faults.mentions(&key("name")) || self.faults.mentions(&format!("profile[{index}]")) => {}
                 None => self.faults.key(key("name"), "is missing: clients choose a profile by its name"),
             }
+            let (live, has_clock) = self.live(&key("live"), raw.live);
             profiles.push(ProfileFiles {
+                live,
+                has_clock,
                 name: name.unwrap_or_default(),
                 system: self.path(&key("system"), raw.system),
                 tools: self.path(&key("tools"), raw.tools),
@@ -207,7 +228,26 @@ impl Checker<'_> {
         default
     }
 
-    fn size(&mut self, key: &str, field: Option<Field<String>>, range: RangeInclusive<u64>, default: u64) -> u64 {
+    /// A part of a whole, 0 to 1.
+    fn share(&mut self, key: &str, field: Option<Field<f64>>, default: f64) -> f64 {
+        let value = match field {
+            None => return default,
+            Some(Field::Given(share)) if (0.0..=1.0).contains(&share) => return share,
+            Some(Field::Other(Value::Integer(whole @ 0..=1))) => return whole as f64,
+            Some(Field::Given(number)) => Value::Float(number),
+            Some(Field::Other(value)) => value,
+        };
+        self.faults.value(key, value, must_be(0.0, "1.0"));
+        default
+    }
+
+    pub(super) fn size(
+        &mut self,
+        key: &str,
+        field: Option<Field<String>>,
+        range: RangeInclusive<u64>,
+        default: u64,
+    ) -> u64 {
         let value = match field {
             None => return default,
             Some(Field::Given(text)) => match parse_size(&text).filter(|bytes| range.contains(bytes)) {
@@ -222,7 +262,7 @@ impl Checker<'_> {
     }
 
     /// `range` and `default` in seconds.
-    fn duration(
+    pub(super) fn duration(
         &mut self,
         key: &str,
         field: Option<Field<String>>,
@@ -244,7 +284,7 @@ impl Checker<'_> {
         default
     }
 
-    fn flag(&mut self, key: &str, field: Option<Field<bool>>, default: bool) -> bool {
+    pub(super) fn flag(&mut self, key: &str, field: Option<Field<bool>>, default: bool) -> bool {
         match field {
             None => default,
             Some(Field::Given(flag)) => flag,
@@ -271,7 +311,7 @@ impl Checker<'_> {
     }
 
     /// A name that can stand in a request's `model` field; `None`: not given, empty or faulty.
-    fn name(&mut self, key: &str, field: Option<Field<String>>) -> Option<String> {
+    pub(super) fn name(&mut self, key: &str, field: Option<Field<String>>) -> Option<String> {
         let name = self.text(key, field)?;
         let is_fit = name.chars().count() <= 64 && name.trim() == name && !name.chars().any(char::is_control);
         if !is_fit {
@@ -283,7 +323,7 @@ impl Checker<'_> {
     }
 
     /// A text; an empty one means the default, as if the key were not there.
-    fn text(&mut self, key: &str, field: Option<Field<String>>) -> Option<String> {
+    pub(super) fn text(&mut self, key: &str, field: Option<Field<String>>) -> Option<String> {
         match field {
             None => None,
             Some(Field::Given(text)) => Some(text).filter(|text| !text.is_empty()),
@@ -294,7 +334,7 @@ impl Checker<'_> {
         }
     }
 
-    fn texts(&mut self, key: &str, field: Option<Field<Vec<String>>>) -> Option<Vec<String>> {
+    pub(super) fn texts(&mut self, key: &str, field: Option<Field<Vec<String>>>) -> Option<Vec<String>> {
         match field {
             None => None,
             Some(Field::Given(texts)) => Some(texts),
@@ -305,7 +345,7 @@ impl Checker<'_> {
         }
     }
 
-    fn path(&mut self, key: &str, field: Option<Field<String>>) -> Option<PathBuf> {
+    pub(super) fn path(&mut self, key: &str, field: Option<Field<String>>) -> Option<PathBuf> {
         self.text(key, field).map(|path| self.absolute(&path))
     }
 

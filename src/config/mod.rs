@@ -6,6 +6,8 @@
 
 mod checked;
 mod fault;
+mod live;
+mod memory;
 mod places;
 mod profile;
 mod raw;
@@ -17,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use fault::{ConfigError, Fault};
+pub use memory::available_memory;
 pub use places::{create_private_folder, locate};
 pub use profile::{read_profiles, read_text};
 pub use units::{parse_duration, parse_size, write_duration, write_size};
@@ -28,12 +31,18 @@ use self::threads::Processors;
 pub use crate::engine::{Gpu, GpuLayers};
 use crate::engine::{KvType, Threads};
 use crate::request::LayoutMode;
+use crate::sources::Entry;
 
 impl Config {
     /// Reads and checks `file`.
     pub fn load(file: &Path) -> Result<Config, ConfigError> {
         let (config, faults) = Config::examine(file);
         if faults.is_empty() { Ok(config) } else { Err(ConfigError::Faults(faults)) }
+    }
+
+    /// What was learnt of how clients' prompts change. Private text.
+    pub fn layout_file(&self) -> PathBuf {
+        self.state_folder.join("layout")
     }
 
     /// Another model than the configured one; it gets its own file's name unless a name was configured.
@@ -78,6 +87,7 @@ pub struct Config {
     pub state_folder: PathBuf,
     pub server: Server,
     pub model: Model,
+    pub cache: Cache,
     pub layout: Layout,
     pub telemetry: Telemetry,
     pub profiles: Vec<ProfileFiles>,
@@ -130,6 +140,20 @@ pub struct Model {
     pub chat_template: Option<PathBuf>,
 }
 
+/// What is kept below the cells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cache {
+    /// Of the files.
+    pub folder: PathBuf,
+    /// In bytes; 0: nothing is kept there.
+    pub ram: u64,
+    pub disk: u64,
+    /// The part of `disk` that learned pins may hold.
+    pub learned_pins: f64,
+    /// Days after which files that were not used are removed, unless they are pins.
+    pub keep_days: u32,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     /// Of requests that do not choose.
@@ -153,6 +177,10 @@ pub struct ProfileFiles {
     /// Globs as configured, relative to the configuration's folder, in its order.
     pub documents: Vec<String>,
     pub max_tokens: Option<usize>,
+    /// What stands in front of each question, in this order.
+    pub live: Vec<Entry>,
+    /// The time does, too.
+    pub has_clock: bool,
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Where the configuration and the state are looked for.
 //!
-//! The *state folder* holds what hob writes by itself: the database, later the K/V on disk. It is its user's alone.
+//! The *state folder* holds what hob writes by itself: the database, and K/V on disk. It is its user's alone.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,7 +1,8 @@
 //! What is accepted, what is refused, and in which words.
 
-use super::raw::SECTIONS;
+use super::raw::{RawLive, SECTIONS};
 use super::*;
+use crate::sources::{LoopbackUrl, Source};
 
 const EXAMPLE: &str = include_str!("../../config.example.toml");
 
@@ -66,6 +67,14 @@ fn the_examples_profile_is_accepted() {
             tools: Some("/etc/hob/tools.json".into()),
             documents: vec!["documents/*.md".to_owned()],
             max_tokens: Some(512),
+            live: vec![Entry {
+                name: "weather".to_owned(),
+                source: Source::Command(vec!["/usr/local/bin/weather".to_owned(), "--short".to_owned()]),
+                refresh: Duration::from_secs(30),
+                timeout: Duration::from_secs(5),
+                n_bytes_max: 4096,
+            }],
+            has_clock: true,
         }]
     );
 }
@@ -101,6 +110,13 @@ fn an_empty_file_means_the_defaults() {
                 prefill: 3,
             },
             chat_template: None,
+        },
+        cache: Cache {
+            folder: "/var/lib/hob/kv",
+            ram: 1073741824,
+            disk: 8589934592,
+            learned_pins: 0.25,
+            keep_days: 7,
         },
         layout: Layout {
             mode: Off,
@@ -290,12 +306,10 @@ fn a_key_of_a_later_version_is_no_typing_error() {
         server.allowed_hosts = []
         model.idle_release = "30m"
         telemetry.prompts = false
-        cache.ram = "1GiB"
         [[client]]
         name = "home-assistant"
     "#;
     insta::assert_snapshot!(refused(text), @"
-    config.toml: cache: this version of hob does not know this key yet
     config.toml: client: this version of hob does not know this key yet
     config.toml: model.idle_release: this version of hob does not know this key yet
     config.toml: server.allowed_hosts: this version of hob does not know this key yet
@@ -355,4 +369,108 @@ fn a_user_without_a_state_folder_must_say_where_to_write() {
 fn a_file_that_cannot_be_read_is_one_line() {
     let error = Config::load(Path::new("/missing/config.toml")).unwrap_err();
     insta::assert_snapshot!(error, @"/missing/config.toml: cannot be read: No such file or directory (os error 2)");
+}
+
+#[test]
+fn every_key_of_a_live_entry_stands_in_the_example() {
+    let example: toml::Table = toml::from_str(&full_example()).unwrap();
+    let entries = example["profile"][0]["live"].as_array().unwrap();
+    let mut keys: Vec<&str> =
+        entries.iter().flat_map(|entry| entry.as_table().unwrap().keys().map(String::as_str)).collect();
+    // The other two sources stand beside the first, in its comment.
+    keys.extend(["file", "url"].into_iter().filter(|key| EXAMPLE.contains(&format!("{key} = "))));
+    keys.sort_unstable();
+    let mut expected = RawLive::KEYS.to_vec();
+    expected.sort_unstable();
+    assert_eq!(keys, expected);
+}
+
+#[test]
+fn live_entries_are_read_in_their_order() {
+    let config = accepted(
+        r#"
+        [[profile]]
+        name = "house"
+        [[profile.live]]
+        name = "states"
+        url = "http://localhost:1880/states?short"
+        refresh = "2m"
+        timeout = "1s"
+        max = "1KiB"
+        [[profile.live]]
+        name = "door"
+        file = "door.txt"
+        [[profile.live]]
+        name = "weather"
+        command = ["bin/weather", "now"]
+        [[profile]]
+        name = "kids"
+        [[profile.live]]
+        clock = true
+        "#,
+    );
+    let [house, kids] = &config.profiles[..] else { panic!("two profiles") };
+    assert_eq!((house.has_clock, kids.has_clock, kids.live.len()), (false, true, 0));
+    let entry = |name: &str, source| Entry {
+        name: name.to_owned(),
+        source,
+        refresh: Duration::from_secs(30),
+        timeout: Duration::from_secs(5),
+        n_bytes_max: 4096,
+    };
+    let states = Entry {
+        refresh: Duration::from_secs(120),
+        timeout: Duration::from_secs(1),
+        n_bytes_max: 1024,
+        ..entry("states", Source::Url(LoopbackUrl::parse("http://127.0.0.1:1880/states?short").unwrap()))
+    };
+    let weather = Source::Command(vec!["/etc/hob/bin/weather".to_owned(), "now".to_owned()]);
+    let door = Source::File("/etc/hob/door.txt".into());
+    assert_eq!(house.live, [states, entry("door", door), entry("weather", weather)]);
+}
+
+#[test]
+fn a_faulty_live_entry_is_named() {
+    insta::assert_snapshot!(refused(
+        r#"
+        [[profile]]
+        name = "house"
+        [[profile.live]]
+        name = "a"
+        [[profile.live]]
+        name = "b"
+        url = "http://192.168.1.4:8123/"
+        [[profile.live]]
+        file = "c"
+        [[profile.live]]
+        clock = true
+        refresh = "1m"
+        [[profile.live]]
+        name = "d"
+        file = "d"
+        command = []
+        max = "1MiB"
+        comand = ["x"]
+        [[profile.live]]
+        name = "e"
+        file = "e"
+        [[profile.live]]
+        name = "e"
+        file = "f"
+        [[profile]]
+        name = "kids"
+        live = "clock"
+        "#
+    ), @r#"
+    config.toml: profile[0].live[0]: must have one of clock = true, command, file and url
+    config.toml: profile[0].live[1].url = "http://192.168.1.4:8123/": must be on this machine: its host must be localhost, 127.0.0.1 or [::1]
+    config.toml: profile[0].live[2].name: is missing: the value stands behind it in the prompt
+    config.toml: profile[0].live[3]: a clock stands alone: it is built in and takes no other key
+    config.toml: profile[0].live[4].comand: unknown key; did you mean profile[0].live[4].command?
+    config.toml: profile[0].live[4].command = []: must name a program
+    config.toml: profile[0].live[4].max = "1MiB": must be "1B" to "64KiB", in B, KiB, MiB or GiB
+    config.toml: profile[0].live[4]: must have one of clock = true, command, file and url
+    config.toml: profile[0].live[6].name = "e": is the name of another entry, too
+    config.toml: profile[1].live = "clock": must be a list: write its head as [[profile.live]]
+    "#);
 }

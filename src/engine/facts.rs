@@ -81,6 +81,25 @@ impl ModelFacts {
         self.kv_heads.iter().map(|&n_heads| layer(n_heads)).sum()
     }
 
+    /// Why K and V cannot be kept as `kv_type`, if they cannot. Quantised V needs flash attention, and llama.cpp computes that
+    /// on whole blocks of a head.
+    pub fn refusal_of(&self, kv_type: KvType) -> Option<String> {
+        let (_, block) = kv_type.block();
+        if block == 1 {
+            return None;
+        }
+        if self.architecture == "grok" {
+            return Some(
+                "needs flash attention, which llama.cpp does not have for this architecture; \"f16\" would do".into(),
+            );
+        }
+        let heads = [("K", self.k_head_size), ("V", self.v_head_size)];
+        let (name, size) = heads.into_iter().find(|(_, size)| size % block != 0)?;
+        Some(format!(
+            "stores blocks of {block} numbers, and a head of {name} has {size} in this model; \"f16\" would do"
+        ))
+    }
+
     /// K/V heads of a layer, if all have the same number.
     pub fn kv_heads_of_all(&self) -> Option<u64> {
         let first = *self.kv_heads.first()?;
@@ -144,6 +163,17 @@ mod tests {
         assert_eq!(facts.kv_bytes_per_token(KvType::Q8_0) * 64, f16 * 34);
         assert_eq!(facts.kv_bytes_per_token(KvType::Q4_0) * 64, f16 * 18);
         assert_eq!(facts.kv_bytes_per_token(KvType::F32), f16 * 2);
+    }
+
+    #[test]
+    fn heads_that_are_no_whole_blocks_are_not_quantised() {
+        let refused =
+            |facts: ModelFacts| [KvType::F16, KvType::Q8_0, KvType::Q4_0].map(|kv| facts.refusal_of(kv).is_some());
+        assert_eq!(refused(facts(&[8; 80], 128)), [false; 3]);
+        assert_eq!(refused(facts(&[8; 80], 80)), [false, true, true]);
+        assert_eq!(refused(ModelFacts { v_head_size: 72, ..facts(&[8], 64) }), [false, true, true]);
+        assert_eq!(refused(ModelFacts { v_head_size: 0, ..facts(&[1; 61], 576) }), [false; 3]);
+        assert_eq!(refused(ModelFacts { architecture: "grok".into(), ..facts(&[8], 128) }), [false, true, true]);
     }
 
     #[test]

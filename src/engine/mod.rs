@@ -28,7 +28,13 @@ pub trait Model: Send + Sync + 'static {
 
     fn facts(&self) -> &ModelFacts;
     /// How the context of this model can be shared and cut.
-    fn memory(&self) -> Memory;
+    fn memory(&self) -> Memory {
+        self.memory_class().memory()
+    }
+    /// What that rests on, for reports.
+    fn memory_class(&self) -> MemoryClass;
+    /// Ids of the context that `n_seq_max` sequences need: an engine keeps some to itself. At most 256 in all.
+    fn n_ids(&self, n_seq_max: usize) -> usize;
     fn vocab(&self) -> Arc<dyn Vocab>;
     fn template(&self) -> Arc<dyn ChatTemplate>;
 
@@ -40,7 +46,7 @@ pub trait Model: Send + Sync + 'static {
 pub struct ContextOptions {
     /// K/V cells, shared by all sequences.
     pub n_cells: usize,
-    /// Sequence ids, 1..=256.
+    /// Sequences, at least 1; at most as many as 256 ids are enough for, see `Model::n_ids`.
     pub n_seq_max: usize,
     /// Upper number of tokens in one `decode`.
     pub n_batch: usize,
@@ -75,6 +81,38 @@ pub enum Memory {
     Opaque,
 }
 
+/// What kind of memory the weights have, and so what reuse costs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryClass {
+    /// Full attention.
+    Rewindable,
+    /// Layers that see a window only; shared and cut anywhere all the same, for a second owner of each cell.
+    Guarded,
+    /// The state is one value that goes forward only: reused where it was saved.
+    Checkpointed,
+    /// Not proved to be one of these: reused as whole sequences, copied.
+    Opaque,
+}
+
+impl MemoryClass {
+    pub fn memory(self) -> Memory {
+        match self {
+            MemoryClass::Rewindable | MemoryClass::Guarded => Memory::Rewindable,
+            MemoryClass::Checkpointed | MemoryClass::Opaque => Memory::Opaque,
+        }
+    }
+
+    /// As it is spelled in answers and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryClass::Rewindable => "rewindable",
+            MemoryClass::Guarded => "guarded",
+            MemoryClass::Checkpointed => "checkpointed",
+            MemoryClass::Opaque => "opaque",
+        }
+    }
+}
+
 /// What the opened context really has, as opposed to what was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -82,8 +120,13 @@ pub struct Limits {
     pub n_seq_max: usize,
     pub n_batch: usize,
     pub memory: Memory,
+    pub memory_class: MemoryClass,
     /// Whether flash attention was decided on; without it idle cells cost far more.
     pub flash_attention: bool,
+    /// Whether windowed layers, where the model has some, keep all their cells.
+    pub swa_full: bool,
+    /// Most positions of one `save`; where the memory is opaque, all of them.
+    pub n_piece_max: usize,
 }
 
 /// One token of a batch.
@@ -131,6 +174,19 @@ pub trait Engine {
     /// Copies the whole state of `src` into `dst`, cells included, which must be empty. The way of opaque memories.
     /// What a windowed memory has dropped of `src` is not copied, and nobody is told: only the end is sure to be there.
     fn copy_whole(&mut self, src: SeqId, dst: SeqId) -> Result<(), EngineError>;
+
+    /// The bytes of the cells of `seq` in `range`, at most `n_piece_max` positions. An opaque memory saves all it holds: `range`
+    /// must be that, and the state is the one of its end. Nothing changes that could be seen.
+    fn save(&mut self, seq: SeqId, range: Range<usize>) -> Result<Vec<u8>, EngineError>;
+
+    /// Puts saved bytes behind what `dst` holds, which must end at `range.start`; the tokens before must be those that stood
+    /// before them when they were saved. Takes as many free cells as `range` is long. Refused are bytes of another shape or of
+    /// other positions; other weights or flipped bits cannot be seen here. On an error `dst` is as before.
+    fn restore(&mut self, dst: SeqId, range: Range<usize>, bytes: &[u8]) -> Result<(), EngineError>;
+
+    /// All of this context, beside the model's files, that saved bytes depend on: bytes saved under another form must never be
+    /// restored.
+    fn saved_form(&self) -> String;
 
     /// Positions held by `seq`: smallest to largest plus one; `None` if it holds none.
     fn held(&self, seq: SeqId) -> Option<Range<usize>>;
@@ -205,4 +261,10 @@ pub trait ChatTemplate: Send + Sync {
 pub trait PreparedTemplate: Send {
     /// The prompt's text: `messages`, then the opening of the assistant's turn if `open_answer`.
     fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError>;
+
+    /// The same as if it were `unix_s`, for a template that prints the date.
+    fn render_at(&self, messages: &[Message], open_answer: bool, unix_s: i64) -> Result<String, EngineError> {
+        let _ = unix_s;
+        self.render(messages, open_answer)
+    }
 }

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::{
-    Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, Model, ModelFacts, SeqId,
-    Vocab,
+    Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, MemoryClass, Model,
+    ModelFacts, SeqId, Vocab,
 };
 use crate::request::{Sampling, Token};
 
-pub use chat::{ByteVocab, ChatMl};
+pub use chat::{ByteVocab, ChatMl, Dated};
 
 /// How the simulated memory behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +49,9 @@ pub struct SimulatedModel {
 #[derive(Clone, Default)]
 pub struct Faults {
     failures: Arc<AtomicUsize>,
+    save_failures: Arc<AtomicUsize>,
+    restore_failures: Arc<AtomicUsize>,
+    short_restores: Arc<AtomicUsize>,
     panics: Arc<AtomicBool>,
     n_computed: Arc<AtomicUsize>,
     n_free: Arc<AtomicUsize>,
@@ -59,6 +62,22 @@ impl Faults {
     /// Lets the next `n` calls of `decode` fail, as a broken device would.
     pub fn fail_next_decodes(&self, n: usize) {
         self.failures.store(n, Ordering::SeqCst);
+    }
+
+    /// Lets the next `n` calls of `save` fail.
+    pub fn fail_next_saves(&self, n: usize) {
+        self.save_failures.store(n, Ordering::SeqCst);
+    }
+
+    /// Lets the next `n` calls of `restore` be refused before a cell is taken.
+    pub fn fail_next_restores(&self, n: usize) {
+        self.restore_failures.store(n, Ordering::SeqCst);
+    }
+
+    /// Lets the next `n` calls of `restore` put fewer cells back than the bytes hold, as llama.cpp can and calls a success;
+    /// the engine sees it when it compares positions.
+    pub fn shorten_next_restores(&self, n: usize) {
+        self.short_restores.store(n, Ordering::SeqCst);
     }
 
     /// Tokens computed since the engine was opened.
@@ -86,8 +105,9 @@ impl Faults {
         self.panics.store(true, Ordering::SeqCst);
     }
 
-    fn take_failure(&self) -> bool {
-        self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
+    /// Whether one of the failures that `counter` holds ready is due.
+    fn take(counter: &AtomicUsize) -> bool {
+        counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
     }
 
     fn pass_gate(&self) {
@@ -150,11 +170,16 @@ impl Model for SimulatedModel {
         &self.facts
     }
 
-    fn memory(&self) -> Memory {
+    fn memory_class(&self) -> MemoryClass {
         match self.attention {
-            Attention::Full => Memory::Rewindable,
-            Attention::Window(_) | Attention::Recurrent => Memory::Opaque,
+            Attention::Full => MemoryClass::Rewindable,
+            Attention::Window(_) => MemoryClass::Opaque,
+            Attention::Recurrent => MemoryClass::Checkpointed,
         }
+    }
+
+    fn n_ids(&self, n_seq_max: usize) -> usize {
+        n_seq_max
     }
 
     fn vocab(&self) -> Arc<dyn Vocab> {
@@ -175,7 +200,13 @@ impl Model for SimulatedModel {
                 n_seq_max: options.n_seq_max,
                 n_batch: options.n_batch,
                 memory: self.memory(),
+                memory_class: self.memory_class(),
                 flash_attention: true,
+                swa_full: false,
+                n_piece_max: match self.memory() {
+                    Memory::Rewindable => N_PIECE_MAX.min(options.n_batch),
+                    Memory::Opaque => options.n_cells,
+                },
             },
             attention: self.attention,
             end_odds: self.end_odds,
@@ -189,6 +220,9 @@ impl Model for SimulatedModel {
         Ok(engine)
     }
 }
+
+/// Most positions in one piece of saved cells.
+const N_PIECE_MAX: usize = 256;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Cell {
@@ -232,10 +266,8 @@ impl SimulatedEngine {
     }
 
     fn sequence(&self, seq: SeqId) -> Result<&BTreeMap<usize, usize>, EngineError> {
-        self.sequences.get(usize::from(seq.0)).ok_or_else(|| EngineError::Sequence {
-            seq: seq.0,
-            reason: format!("ids are 0 to {}", self.limits.n_seq_max - 1),
-        })
+        let found = self.sequences.get(usize::from(seq.0));
+        found.ok_or_else(|| refused(seq, format!("ids are 0 to {}", self.limits.n_seq_max - 1)))
     }
 
     /// Hash of everything a token of `seq` at `pos` sees before itself.
@@ -286,24 +318,42 @@ impl SimulatedEngine {
 }
 
 impl SimulatedEngine {
-    /// Puts saved cells into an empty sequence: all that were saved, which a windowed memory calls a success.
-    fn restore(&mut self, seq: SeqId, state: &[u8]) -> Result<(), EngineError> {
-        if self.held(seq).is_some() {
-            return Err(EngineError::Sequence { seq: seq.0, reason: "must be empty to be restored".to_owned() });
-        }
-        for saved in state.chunks_exact(24) {
+    /// The saved form of the cells of `seq` in `range`: position, token and content of each.
+    fn bytes(&self, seq: SeqId, range: impl std::ops::RangeBounds<usize>) -> Result<Vec<u8>, EngineError> {
+        let saved = self.sequence(seq)?.range(range).flat_map(|(&pos, &cell)| {
+            let cell = self.cells[cell].as_ref().expect("a sequence's cells are taken");
+            [pos as u64, cell.token.0 as u64, cell.content].into_iter().flat_map(u64::to_le_bytes)
+        });
+        Ok(saved.collect())
+    }
+
+    /// Puts saved cells behind what `seq` holds: all that were saved, which a windowed memory calls a success.
+    fn put(&mut self, seq: SeqId, state: &[u8]) -> Result<(), EngineError> {
+        for saved in state.chunks_exact(CELL_BYTES) {
             let word =
                 |i: usize| u64::from_le_bytes(saved[i * 8..i * 8 + 8].try_into().expect("eight bytes are a word"));
-            let cell = self.find_cell().ok_or_else(|| EngineError::Sequence {
-                seq: seq.0,
-                reason: "no free cells to restore into".to_owned(),
-            })?;
+            let cell = self.find_cell().ok_or_else(|| refused(seq, "no free cells to restore into"))?;
             let pos = word(0) as usize;
             self.cells[cell] = Some(Cell { token: Token(word(1) as i32), pos, content: word(2), n_owners: 0 });
             self.own(seq, pos, cell);
         }
         Ok(())
     }
+
+    /// Takes `seq` off all its cells from position `from` on.
+    fn cut(&mut self, seq: SeqId, from: usize) {
+        for (_, cell) in self.sequences[usize::from(seq.0)].split_off(&from) {
+            self.disown(cell);
+        }
+        self.show_free();
+    }
+}
+
+/// Bytes of one saved cell: three words.
+const CELL_BYTES: usize = 24;
+
+fn refused(seq: SeqId, reason: impl Into<String>) -> EngineError {
+    EngineError::Sequence { seq: seq.0, reason: reason.into() }
 }
 
 impl Engine for SimulatedEngine {
@@ -326,7 +376,7 @@ impl Engine for SimulatedEngine {
         if n_tokens == 0 || n_tokens > self.limits.n_batch {
             return Err(DecodeError::Failed(format!("a batch of {n_tokens}: must be 1 to {}", self.limits.n_batch)));
         }
-        if self.faults.take_failure() {
+        if Faults::take(&self.faults.failures) {
             return Err(DecodeError::Failed("simulated failure".to_owned()));
         }
         for (row, token) in batch.tokens.iter().enumerate() {
@@ -393,7 +443,7 @@ impl Engine for SimulatedEngine {
             _ => held.range(range.clone()).map(|(&pos, &cell)| (pos, cell)).collect(),
         };
         if self.sequence(dst)?.range(range).next().is_some() {
-            return Err(EngineError::Sequence { seq: dst.0, reason: "holds cells in the range to share".to_owned() });
+            return Err(refused(dst, "holds cells in the range to share"));
         }
         for (pos, cell) in cells {
             self.own(dst, pos, cell);
@@ -415,12 +465,9 @@ impl Engine for SimulatedEngine {
     fn remove(&mut self, seq: SeqId, from: usize) -> Result<(), EngineError> {
         let end = self.sequence(seq)?.keys().next_back().map_or(0, |&pos| pos + 1);
         if self.attention == Attention::Recurrent && from > 0 && from < end {
-            return Err(EngineError::Sequence { seq: seq.0, reason: format!("cannot be cut at {from} of {end}") });
+            return Err(refused(seq, format!("cannot be cut at {from} of {end}")));
         }
-        for (_, cell) in self.sequences[usize::from(seq.0)].split_off(&from) {
-            self.disown(cell);
-        }
-        self.show_free();
+        self.cut(seq, from);
         Ok(())
     }
 
@@ -438,18 +485,68 @@ impl Engine for SimulatedEngine {
             Attention::Window(n) => end.saturating_sub(n),
             Attention::Recurrent => end.saturating_sub(1),
         };
-        let saved = held.range(from..).flat_map(|(&pos, &cell)| {
-            let cell = self.cells[cell].as_ref().expect("a sequence's cells are taken");
-            [pos as u64, cell.token.0 as u64, cell.content].into_iter().flat_map(u64::to_le_bytes)
-        });
-        Ok(saved.collect())
+        self.bytes(seq, from..)
     }
 
     fn copy_whole(&mut self, src: SeqId, dst: SeqId) -> Result<(), EngineError> {
         let state = self.state(src)?;
-        let restored = self.restore(dst, &state);
+        if self.held(dst).is_some() {
+            return Err(refused(dst, "must be empty to take a copy"));
+        }
+        let copied = self.put(dst, &state);
         self.show_free();
-        restored
+        copied
+    }
+
+    fn save(&mut self, seq: SeqId, range: Range<usize>) -> Result<Vec<u8>, EngineError> {
+        let held = self.held(seq).unwrap_or(0..0);
+        let is_held = match self.limits.memory {
+            Memory::Rewindable => held.start <= range.start && range.end <= held.end,
+            Memory::Opaque => range == (0..held.end),
+        };
+        if range.is_empty() || range.len() > self.limits.n_piece_max || !is_held {
+            return Err(refused(seq, format!("cannot save {range:?} of {held:?}")));
+        }
+        if Faults::take(&self.faults.save_failures) {
+            return Err(refused(seq, "simulated failure to save"));
+        }
+        match self.limits.memory {
+            Memory::Rewindable => self.bytes(seq, range),
+            Memory::Opaque => self.state(seq),
+        }
+    }
+
+    fn restore(&mut self, dst: SeqId, range: Range<usize>, bytes: &[u8]) -> Result<(), EngineError> {
+        let end = self.sequence(dst)?.keys().next_back().map_or(0, |&pos| pos + 1);
+        if range.is_empty() || range.len() > self.limits.n_piece_max || range.start != end {
+            return Err(refused(dst, format!("ends at {end} and cannot go on with {range:?}")));
+        }
+        let (cells, rest) = bytes.as_chunks::<CELL_BYTES>();
+        let positions = cells.iter().map(|cell| u64::from_le_bytes(cell[..8].try_into().expect("a word")) as usize);
+        // What a windowed or recurrent memory did not save is missing at the front.
+        let first = match self.limits.memory {
+            Memory::Rewindable => range.start,
+            Memory::Opaque => range.end.saturating_sub(cells.len()),
+        };
+        if !rest.is_empty() || !positions.eq(first..range.end) {
+            return Err(refused(dst, format!("{} bytes are not the cells of {range:?}", bytes.len())));
+        }
+        if Faults::take(&self.faults.restore_failures) {
+            return Err(refused(dst, "simulated failure to restore"));
+        }
+        let is_short = Faults::take(&self.faults.short_restores);
+        let n_put = if is_short { bytes.len() - CELL_BYTES } else { bytes.len() };
+        let put = self.put(dst, &bytes[..n_put]);
+        if put.is_err() || self.held(dst).is_none_or(|held| held.end != range.end) {
+            self.cut(dst, range.start);
+            return put.and(Err(refused(dst, format!("restored is not {range:?}"))));
+        }
+        self.show_free();
+        Ok(())
+    }
+
+    fn saved_form(&self) -> String {
+        format!("simulated, {:?}", self.attention)
     }
 
     fn logits(&self, row: usize) -> Result<&[f32], EngineError> {

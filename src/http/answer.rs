@@ -6,15 +6,19 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::House;
 use super::error::ApiError;
-use crate::prompt::Spoken;
-use crate::request::{CacheUse, Done, Event, Finish, Request};
+use crate::prompt::{Moved, Planned, Section, Spoken};
+use crate::request::{CacheUse, Done, Event, Finish, LayoutMode, Request};
 use crate::scheduler::Submission;
-use crate::telemetry::Label;
+use crate::telemetry::{GainRecord, Label, MovedRecord, PlanRecord, RegionRecord, SectionRecord};
+
+/// Hex digits of a hash: enough to tell one text from another.
+const HASH_DIGITS: usize = 12;
 
 /// What handlers share.
 pub(super) struct App {
@@ -54,6 +58,8 @@ pub(super) struct Answer {
     pub(super) model: String,
     /// Seconds since 1970.
     pub(super) created: u64,
+    /// How its prompt was planned.
+    pub(super) plan: Arc<PlanRecord>,
     received: Instant,
     events: mpsc::Receiver<Event>,
     closing: Closing,
@@ -86,6 +92,7 @@ impl Answer {
             return Err(ApiError::too_long(n_prompt, n_context));
         }
 
+        let plan = Arc::new(record(&planned));
         // As many events as tokens fit, and the first and last: the scheduler never finds it full, however slowly the
         // client reads, and the channel allocates only what it holds.
         let (sender, events) = mpsc::channel(n_context + 2);
@@ -101,6 +108,7 @@ impl Answer {
                 client: client.name,
                 profile: planned.profile,
                 dialect: client.dialect.name(),
+                plan: Some(Arc::clone(&plan)),
             },
             events: sender,
         })?;
@@ -113,7 +121,7 @@ impl Answer {
             tokens: Vec::new(),
         };
         let (closing, house) = (app.closing.clone(), app.house.clone());
-        Ok(Answer { id, model, created: unix_seconds(), received, events, closing, house, spoken })
+        Ok(Answer { id, model, created: unix_seconds(), plan, received, events, closing, house, spoken })
     }
 
     /// When the request was read.
@@ -176,15 +184,57 @@ impl Answer {
     }
 }
 
+/// What may be kept of a plan: no text of the prompt.
+fn record(planned: &Planned) -> PlanRecord {
+    let section = |section: &Section| SectionRecord {
+        name: section.name.clone(),
+        class: section.class.name().into(),
+        n_bytes: section.n_bytes,
+        cut: section.cut,
+    };
+    let moved = |moved: &Moved| MovedRecord {
+        kind: moved.kind.into(),
+        n_bytes: moved.text.len(),
+        hash: blake3::hash(moved.text.as_bytes()).to_hex()[..HASH_DIGITS].to_owned(),
+        message: moved.from_message,
+        byte: moved.from_byte,
+        to_message: moved.to_message,
+    };
+    PlanRecord {
+        layout: planned.mode.name().into(),
+        history: planned.live_cause.name().into(),
+        sections: planned.sections.iter().map(section).collect(),
+        regions: planned.regions.iter().map(|r| RegionRecord { section: r.section_idx, end: r.end }).collect(),
+        moved: planned.moved.iter().map(moved).collect(),
+        gain: planned.gain.map(|gain| GainRecord { from: gain.from, to: gain.to }),
+        tools: planned.tools.order.name().into(),
+    }
+}
+
+/// What the cache did, and what the layout, as each answer says it: in the order of `x-hob-cache`.
+pub(super) fn cache_report(cache: &CacheUse, plan: &PlanRecord) -> Vec<(&'static str, Value)> {
+    let cause = plan.cause(cache.cause.name(), cache.n_cached);
+    let mut report = vec![
+        ("reused", cache.n_cached.into()),
+        ("of", cache.n_prompt.into()),
+        ("restored", cache.n_restored.into()),
+        ("cause", cause.into()),
+        ("layout", plan.layout.as_ref().into()),
+    ];
+    let n_gained = plan.n_gained(cache.n_cached);
+    if plan.is_observed() {
+        report.extend([("moved", plan.moved.len().into()), ("gain", n_gained.into())]);
+    } else if plan.layout != LayoutMode::Off.name() {
+        report.extend([("moved", plan.moved.len().into()), ("saved", n_gained.into())]);
+    }
+    report
+}
+
 /// The value of `x-hob-cache`.
-pub(super) fn cache_header(cache: &CacheUse) -> String {
-    format!(
-        "reused={}; of={}; restored={}; cause={}",
-        cache.n_cached,
-        cache.n_prompt,
-        cache.n_restored,
-        cache.cause.name()
-    )
+pub(super) fn cache_header(cache: &CacheUse, plan: &PlanRecord) -> String {
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let pairs = cache_report(cache, plan).into_iter().map(|(key, value)| format!("{key}={}", word(&value)));
+    pairs.collect::<Vec<_>>().join("; ")
 }
 
 pub(super) fn unix_seconds() -> u64 {

@@ -11,9 +11,13 @@ use serde_json::{Value, json};
 
 use crate::prompt::{PlanFailure, PromptError};
 use crate::scheduler::SubmitError;
+use crate::telemetry::ReadError;
 
 /// When to come back after the planner's inbox was full: it takes a request in milliseconds.
 const PLANNER_RETRY: Duration = Duration::from_secs(1);
+
+/// When to come back after telemetry's inbox was full: it takes a record in microseconds, unless the disk is stuck.
+const TELEMETRY_RETRY: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
@@ -103,6 +107,13 @@ impl ApiError {
         }
     }
 
+    pub(super) fn unknown_request(id: &str) -> ApiError {
+        ApiError {
+            code: Some("unknown_request"),
+            ..ApiError::new(StatusCode::NOT_FOUND, format!("no request {id} is remembered"))
+        }
+    }
+
     pub(super) fn wrong_method(method: &str, path: &str) -> ApiError {
         ApiError {
             code: Some("method_not_allowed"),
@@ -172,6 +183,19 @@ impl From<SubmitError> for ApiError {
         match error {
             SubmitError::Busy { retry_after } => ApiError::busy("the queue is full", retry_after),
             SubmitError::Stopped => ApiError::stopping(),
+        }
+    }
+}
+
+impl From<ReadError> for ApiError {
+    fn from(error: ReadError) -> ApiError {
+        let message = error.to_string();
+        match error {
+            ReadError::Busy => ApiError::busy(&message, TELEMETRY_RETRY),
+            ReadError::Off => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message),
+            ReadError::Database(source) => {
+                ApiError { log: Some(format!("{message}: {source}")), ..ApiError::failed(message) }
+            }
         }
     }
 }

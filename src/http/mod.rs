@@ -10,6 +10,7 @@ mod error;
 mod listener;
 mod openai;
 mod ready;
+mod requests;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,8 @@ pub use openai::{BadBody, parse_chat};
 use crate::prompt::{PlanFailure, Planned, Spoken};
 use crate::request::Request;
 use crate::scheduler::{Status, Submission, SubmitError};
+use crate::sources::Readings;
+use crate::telemetry::{ReadError, RequestRow, Wanted};
 
 /// What HTTP needs of the house behind it. The daemon stands on the planner's and the scheduler's handles.
 pub trait House: Send + Sync + 'static {
@@ -36,8 +39,16 @@ pub trait House: Send + Sync + 'static {
 
     fn status(&self) -> Status;
 
+    /// What telemetry holds of earlier requests, newest first.
+    fn requests(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<RequestRow>, ReadError>>;
+
     /// Names that `model` may have: the model's own and each profile's.
     fn models(&self) -> Vec<String>;
+
+    /// What profiles' live entries last said.
+    fn live(&self) -> Readings {
+        Readings::default()
+    }
 
     /// Cells of the context: prompt and answer of one request must fit in.
     fn context(&self) -> usize;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::answer::App;
 use super::routes::json_response;
 use crate::scheduler::{PinStatus, Status};
+use crate::sources::{Group, Readings};
 
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
     let status = app.house.status();
@@ -24,7 +25,12 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "warming")
     };
-    (code, json_response(&progress(word, &status))).into_response()
+    let mut body = progress(word, &status);
+    let live = failing(&app.house.live());
+    if !live.is_empty() {
+        body["live"] = live.into();
+    }
+    (code, json_response(&body)).into_response()
 }
 
 pub(super) async fn pins(State(app): State<Arc<App>>) -> Response {
@@ -65,11 +71,24 @@ fn progress(word: &str, status: &Status) -> Value {
     let speed = status.prefill_tokens_per_second;
     json!({
         "status": word,
+        "memory": status.memory,
         "pins": status.pins.iter().map(pin_progress).collect::<Vec<_>>(),
         "tokens_per_second": speed,
         // Unknown until something was computed.
         "seconds_left": (speed > 0).then(|| (n_left as u64).div_ceil(speed)),
     })
+}
+
+/// Live values that could not be read last time: answers go on, with an older value or without one.
+fn failing(readings: &Readings) -> Vec<Value> {
+    let of_group = |group: &Group| {
+        let failing = group.readings.iter().filter_map(|reading| {
+            let failure = reading.failure.as_ref()?;
+            Some(json!({ "profile": group.name, "name": reading.name, "failure": failure, "read_at": reading.read_at }))
+        });
+        failing.collect::<Vec<_>>()
+    };
+    readings.0.iter().flat_map(of_group).collect()
 }
 
 fn pin_progress(pin: &PinStatus) -> Value {

@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 
 use super::answer::{App, RequestId};
 use super::error::{ApiError, LogText};
-use super::{openai, ready};
+use super::{openai, ready, requests};
 
 pub(super) fn router(app: Arc<App>) -> Router {
     Router::new()
@@ -27,6 +27,8 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/ready", get(ready::ready))
         .route("/hob/v1/pins", get(ready::pins))
         .route("/hob/v1/cache", get(ready::cache))
+        .route("/hob/v1/requests", get(requests::requests))
+        .route("/hob/v1/requests/{id}", get(requests::request))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn(identify))

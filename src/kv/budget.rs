@@ -59,11 +59,14 @@ impl Ids {
 ///
 /// Each id costs n_vocab × 4 bytes of output buffer: 32 MiB of that is the most, unless answers and
 /// pins alone need more. An answer may need two, its own and one that its node inherited. llama.cpp has at most 256.
-pub fn n_seq_max(parallel: usize, n_pins: usize, n_vocab: u64) -> usize {
+/// `n_ids` tells how many ids of the context so many sequences need: an engine keeps some to itself.
+pub fn n_seq_max(parallel: usize, n_pins: usize, n_vocab: u64, n_ids: impl Fn(usize) -> usize) -> usize {
     const OUTPUT_BYTES_MAX: u64 = 32 << 20;
+    const N_IDS_MAX: usize = 256;
     let needed = 2 * parallel + n_pins + 4;
     let cheap = (OUTPUT_BYTES_MAX / (4 * n_vocab.max(1))) as usize;
-    cheap.max(needed).min(256)
+    let most = |n_ids_max: usize| (1..=n_ids_max).rev().find(|&n| n_ids(n) <= n_ids_max).unwrap_or(1);
+    most(cheap.clamp(1, N_IDS_MAX)).max(needed).min(most(N_IDS_MAX))
 }
 
 /// Cells that prefixes take together when what they share is held once.
@@ -110,6 +113,17 @@ mod tests {
 
     fn tokens(text: &str) -> Vec<Token> {
         text.bytes().map(|byte| Token(byte.into())).collect()
+    }
+
+    #[test]
+    fn ids_that_the_engine_keeps_to_itself_are_within_the_limits() {
+        let doubled = |n: usize| 2 * n + 1;
+        assert_eq!(n_seq_max(4, 2, 49_152, |n| n + 1), 169, "170 ids are 32 MiB");
+        assert_eq!(n_seq_max(4, 2, 262_144, doubled), 15, "31 ids are");
+        assert_eq!(n_seq_max(8, 2, 262_144, doubled), 22, "what answers and pins need is more than that");
+        assert_eq!(n_seq_max(4, 2, 300, doubled), 127);
+        assert_eq!(n_seq_max(100, 200, 300, |n| n), 256);
+        assert_eq!(n_seq_max(1, 0, u64::MAX / 8, |n| n), 6);
     }
 
     #[test]

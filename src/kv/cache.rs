@@ -12,11 +12,19 @@
 //! `publish` moves the border `n_held` up to `n_past`. Cells: `free + evictable + pinned + held = total`, where *held* counts
 //! locked nodes and private cells.
 
+mod restoring;
+mod saving;
+
 use tracing::error;
 
+pub use self::restoring::{Restorable, Restored};
+pub use self::saving::{Saved, Saving};
 use super::budget::Ids;
-use super::ghosts::Ghosts;
-use super::tree::{NodeId, Tree};
+use super::ghosts::{Ghosts, Lost, Missed};
+use super::segment::SegmentKey;
+use super::tiers::{Gone, Tiers};
+use super::tree::{Leaf, NodeId, Tree};
+use super::value::{Reuse, Speeds};
 use super::wholes::Wholes;
 use crate::engine::{Engine, EngineError, Memory, SeqId};
 use crate::request::{MissCause, Owner, Token};
@@ -67,6 +75,8 @@ pub struct Cells {
 pub enum EvictionCause {
     Cells,
     Ids,
+    /// Nobody came back for a while, and idle cells slow every step.
+    Idle,
 }
 
 impl EvictionCause {
@@ -74,6 +84,7 @@ impl EvictionCause {
         match self {
             EvictionCause::Cells => "cells",
             EvictionCause::Ids => "ids",
+            EvictionCause::Idle => "idle",
         }
     }
 }
@@ -93,6 +104,16 @@ pub struct Cache {
     n_reserved: usize,
     ghosts: Ghosts,
     evictions: Vec<(usize, EvictionCause)>,
+    tiers: Tiers,
+    speeds: Speeds,
+    /// Positions of a piece at most.
+    n_piece_max: usize,
+    /// What saved cells take, as the last piece did.
+    bytes_per_token: f64,
+    /// What the last whole took; 0: none was saved yet.
+    whole_bytes: u64,
+    gone: Vec<Gone>,
+    to_write: Vec<SegmentKey>,
 }
 
 impl Cache {
@@ -109,7 +130,31 @@ impl Cache {
             n_reserved: 0,
             ghosts: Ghosts::default(),
             evictions: Vec::new(),
+            tiers: Tiers::default(),
+            speeds: Speeds::default(),
+            n_piece_max: 256,
+            bytes_per_token: 0.0,
+            whole_bytes: 0,
+            gone: Vec::new(),
+            to_write: Vec::new(),
         }
+    }
+
+    /// With tiers below the cells. `n_piece_max`: the engine's; `bytes_per_token`: what a saved cell is expected to take.
+    pub fn with_tiers(mut self, tiers: Tiers, n_piece_max: usize, bytes_per_token: u64) -> Cache {
+        self.tiers = tiers;
+        self.n_piece_max = n_piece_max;
+        self.bytes_per_token = bytes_per_token as f64;
+        self
+    }
+
+    /// The index of what is saved below the cells.
+    pub fn tiers(&mut self) -> &mut Tiers {
+        &mut self.tiers
+    }
+
+    pub fn speeds(&mut self) -> &mut Speeds {
+        &mut self.speeds
     }
 
     /// Length of the longest held prefix of `tokens` that could be reused. Changes nothing.
@@ -130,7 +175,8 @@ impl Cache {
             }
             Store::Wholes(wholes) => {
                 let n_hit = wholes.find(owner, tokens).map_or(0, |whole| whole.tokens.len());
-                if wholes.common_len(owner, tokens) > n_hit {
+                let n_saved = self.tiers.common_len(owner, tokens);
+                if wholes.common_len(owner, tokens).max(n_saved) > n_hit {
                     return MissCause::Checkpoint;
                 }
                 (n_hit, false)
@@ -138,8 +184,12 @@ impl Cache {
         };
         if n_hit + 1 >= tokens.len() {
             MissCause::Appended
-        } else if self.ghosts.contain(owner, &tokens[..=n_hit]) {
-            MissCause::Evicted
+        } else if let Some(ghost) = self.ghosts.find(owner, &tokens[..=n_hit]) {
+            match ghost.why {
+                Lost::Evicted => MissCause::Evicted,
+                Lost::TooLarge => MissCause::TooLarge,
+                Lost::Failed => MissCause::RestoreFailed,
+            }
         } else if n_hit == 0 {
             MissCause::Cold
         } else if continues && n_hit < last_cut {
@@ -147,6 +197,34 @@ impl Cache {
         } else {
             MissCause::Appended
         }
+    }
+
+    /// Whether anything can be kept below the cells.
+    pub fn saves(&self) -> bool {
+        let budgets = self.tiers.budgets();
+        budgets.ram + budgets.disk > 0
+    }
+
+    /// How often what ends with `tokens` is expected to be used again.
+    pub fn reuse(&self, owner: Owner, tokens: &[Token]) -> Reuse {
+        match &self.store {
+            Store::Tree(tree) => tree.reuse(tree.find(owner, tokens).node),
+            Store::Wholes(_) => Reuse::Once,
+        }
+    }
+
+    /// What of `tokens` behind the first `n_hit` was held once, and how much more RAM would have kept it.
+    pub fn missed(&self, owner: Owner, tokens: &[Token], n_hit: usize) -> Option<Missed> {
+        self.ghosts.missed(owner, tokens, n_hit)
+    }
+
+    /// A request for `tokens` was admitted: what it stands on is expected again. Gives the files that are of use to it.
+    pub fn touch(&mut self, standing: &Standing, tokens: &[Token]) -> Vec<SegmentKey> {
+        if let Store::Tree(tree) = &mut self.store {
+            tree.hit(standing.node);
+        }
+        let chain = self.tiers.find(standing.owner, tokens);
+        self.tiers.touch(&chain)
     }
 
     /// Stands a new sequence on the longest held prefix of `tokens` (all that may be reused: all but the last token of a
@@ -300,7 +378,7 @@ impl Cache {
             }
             Store::Wholes(wholes) => {
                 self.n_private -= standing.n_private;
-                !tokens.is_empty() && wholes.keep(standing.owner, tokens.to_vec(), standing.seq)
+                !tokens.is_empty() && wholes.keep(standing.owner, tokens.to_vec(), standing.seq, Reuse::Once)
             }
         };
         self.ids.set_running(standing.seq, false);
@@ -347,31 +425,86 @@ impl Cache {
         self.check();
     }
 
-    /// Evicts the least recently used leaf; `false` if there is none. Also the answer to `NoFreeCells`.
+    /// Evicts the leaf that is worth least, saved below the cells if that is worth it; `false` if there is none. Also the
+    /// answer to `NoFreeCells`.
     pub fn evict<E: Engine>(&mut self, engine: &mut E, cause: EvictionCause) -> bool {
-        let (n_cells, seq, keep_until) = match &mut self.store {
+        match &self.store {
             Store::Tree(tree) => {
-                let Some(evicted) = tree.evict() else { return false };
-                self.ghosts.remember(evicted.owner, &evicted.path[..=evicted.start]);
-                (evicted.n_cells, evicted.seq, evicted.inherited.then_some(evicted.start))
+                let Some((leaf, priority)) = tree.least_valuable(|leaf| self.seconds_back(leaf)) else { return false };
+                self.tree().age(priority);
+                self.evict_leaf(engine, leaf, cause);
             }
             Store::Wholes(wholes) => {
-                let Some(whole) = wholes.evict() else { return false };
-                self.ghosts.remember(whole.owner, &whole.tokens[..1]);
-                (whole.tokens.len(), whole.seq, None)
-            }
-        };
-        match keep_until {
-            Some(start) => {
-                if let Err(error) = engine.remove(seq, start) {
-                    error!(%error, seq = seq.0, "remove");
+                let seconds = |n: usize| self.speeds.compute(n);
+                let Some((seq, priority)) = wholes.least_valuable(|whole| seconds(whole.tokens.len())) else {
+                    return false;
+                };
+                if let Some(whole) = wholes.get(seq) {
+                    let (owner, tokens, reuse) = (whole.owner, whole.tokens.clone(), whole.reuse);
+                    self.save_whole(engine, owner, seq, &tokens, 0, reuse);
                 }
+                let Store::Wholes(wholes) = &mut self.store else { unreachable!("it was one above") };
+                let whole = wholes.evict(seq, priority);
+                let n_cells = whole.tokens.len();
+                if self.tiers.find(whole.owner, &whole.tokens).n_tokens < n_cells {
+                    let n_bytes = (self.bytes_per_token * n_cells as f64) as u64;
+                    self.ghosts.remember(whole.owner, &whole.tokens[..1], Lost::Evicted, n_cells, n_bytes);
+                }
+                self.free_id(engine, seq);
+                self.evictions.push((n_cells, cause));
             }
-            None => self.free_id(engine, seq),
         }
-        self.evictions.push((n_cells, cause));
         self.check();
         true
+    }
+
+    fn evict_leaf<E: Engine>(&mut self, engine: &mut E, leaf: Leaf, cause: EvictionCause) {
+        if !leaf.saved.is_some_and(|key| self.tiers.contains(key)) {
+            self.save_leaf(engine, leaf.node);
+        }
+        let evicted = self.tree().evict(leaf);
+        let n_saved = self.tiers.find(evicted.owner, &evicted.path).n_tokens;
+        let lost_from = n_saved.max(evicted.start);
+        if lost_from < evicted.path.len() {
+            let (lost, n_tokens) = (&evicted.path[..=lost_from], evicted.path.len() - lost_from);
+            // One that never fitted below the cells stays known as that.
+            if self.ghosts.find(evicted.owner, lost).is_none_or(|ghost| ghost.why == Lost::Evicted) {
+                let n_bytes = (self.bytes_per_token * n_tokens as f64) as u64;
+                self.ghosts.remember(evicted.owner, lost, Lost::Evicted, n_tokens, n_bytes);
+            }
+        }
+        if evicted.inherited {
+            if let Err(error) = engine.remove(evicted.seq, evicted.start) {
+                error!(%error, seq = evicted.seq.0, "remove");
+            }
+        } else {
+            self.free_id(engine, evicted.seq);
+        }
+        self.evictions.push((evicted.n_cells, cause));
+    }
+
+    /// Lets go of what is saved below the cells and was not used since the last call but one. Gives the number of leaves.
+    pub fn evict_idle<E: Engine>(&mut self, engine: &mut E) -> usize {
+        let Store::Tree(tree) = &mut self.store else { return 0 };
+        tree.next_epoch();
+        let mut n_leaves = 0;
+        while let Store::Tree(tree) = &self.store
+            && let Some(leaf) = tree.idle_leaf(|leaf| leaf.saved.is_some_and(|key| self.tiers.contains(key)))
+        {
+            self.evict_leaf(engine, leaf, EvictionCause::Idle);
+            n_leaves += 1;
+        }
+        self.check();
+        n_leaves
+    }
+
+    /// Seconds until a leaf's cells would be back: the cheaper of restoring, where it is saved, and computing.
+    fn seconds_back(&self, leaf: &Leaf) -> f64 {
+        let compute = self.speeds.compute(leaf.n_cells);
+        match leaf.saved.filter(|&key| self.tiers.contains(key)) {
+            None => compute,
+            Some(_) => compute.min(self.speeds.restore((self.bytes_per_token * leaf.n_cells as f64) as u64, 0)),
+        }
     }
 
     /// Evictions since the last call.

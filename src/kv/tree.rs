@@ -17,6 +17,8 @@
 //! When a leaf is evicted and its parent becomes a leaf, the parent inherits the id; the engine then takes the id off the
 //! cells behind the parent's end.
 
+use super::segment::SegmentKey;
+use super::value::{Clock, Reuse};
 use crate::engine::SeqId;
 use crate::request::{Owner, Token};
 
@@ -42,6 +44,15 @@ pub struct Extended {
     pub n_duplicate: usize,
     /// An id that is no longer needed to keep the path alive.
     pub released: Option<SeqId>,
+}
+
+/// A leaf that could be given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leaf {
+    pub node: NodeId,
+    pub n_cells: usize,
+    /// The segment that, with its parents, covers the path to the leaf's end; whether it still does is not known here.
+    pub saved: Option<SegmentKey>,
 }
 
 /// A leaf that was taken out.
@@ -74,6 +85,12 @@ struct Node {
     n_pins: u32,
     /// Tick of the last use.
     used: u64,
+    /// The tree's clock at the last use.
+    clock: Clock,
+    /// The tree's epoch at the last use.
+    epoch: u32,
+    reuse: Reuse,
+    saved: Option<SegmentKey>,
 }
 
 impl Node {
@@ -92,6 +109,10 @@ pub struct Tree {
     free_places: Vec<usize>,
     /// Counts uses; a counter and no clock, so that equal inputs give equal trees.
     tick: u64,
+    /// Moves up to what is given up, in seconds per cell.
+    clock: Clock,
+    /// Counted by whoever knows the time.
+    epoch: u32,
     n_cells: usize,
     n_pinned: usize,
     n_locked: usize,
@@ -115,8 +136,21 @@ impl Tree {
             n_locks: 0,
             n_pins: 0,
             used: 0,
+            clock: Clock::default(),
+            epoch: 0,
+            reuse: Reuse::Once,
+            saved: None,
         };
-        Tree { nodes: vec![Some(root)], free_places: Vec::new(), tick: 0, n_cells: 0, n_pinned: 0, n_locked: 0 }
+        Tree {
+            nodes: vec![Some(root)],
+            free_places: Vec::new(),
+            tick: 0,
+            clock: Clock::default(),
+            epoch: 0,
+            n_cells: 0,
+            n_pinned: 0,
+            n_locked: 0,
+        }
     }
 
     /// The empty prefix: what a request stands on that hits nothing.
@@ -220,12 +254,42 @@ impl Tree {
     pub fn lock(&mut self, hit: Hit) -> NodeId {
         let node = self.split(hit.node, hit.n_tokens);
         self.tick += 1;
-        let tick = self.tick;
+        let (tick, clock, epoch) = (self.tick, self.clock, self.epoch);
         self.along_path(node, |here| {
             here.n_locks += 1;
             here.used = tick;
+            here.clock = clock;
+            here.epoch = epoch;
         });
         node
+    }
+
+    /// A request was admitted on the path of `node`: what came back once is expected again.
+    pub fn hit(&mut self, node: NodeId) {
+        self.along_path(node, |here| here.reuse.hit());
+    }
+
+    /// What `reuse` to expect of the leaf `node`.
+    pub fn set_reuse(&mut self, node: NodeId, reuse: Reuse) {
+        self.node_mut(node).reuse = reuse;
+    }
+
+    pub fn reuse(&self, node: NodeId) -> Reuse {
+        self.node(node).reuse
+    }
+
+    /// The path to the end of `node` is covered by `key` and its parents.
+    pub fn set_saved(&mut self, node: NodeId, key: SegmentKey) {
+        self.node_mut(node).saved = Some(key);
+    }
+
+    pub fn owner(&self, node: NodeId) -> Owner {
+        self.node(node).owner
+    }
+
+    /// Begins the next epoch.
+    pub fn next_epoch(&mut self) {
+        self.epoch += 1;
     }
 
     /// Takes one lock off the path of `node`.
@@ -264,12 +328,19 @@ impl Tree {
             joint
         } else if joint != ROOT && self.is_grown_by(joint, owner, seq) {
             // 2: grow in place; the edge is held by the caller's one lock.
-            self.node_mut(joint).edge.extend_from_slice(rest);
+            let grown = self.node_mut(joint);
+            grown.edge.extend_from_slice(rest);
+            grown.saved = None;
             self.n_cells += rest.len();
             self.n_locked += rest.len();
             joint
         } else {
             // 3: a new leaf.
+            // What goes on where a leaf ended is a conversation that came back, and expected again. Behind a prefix that others
+            // stand on, too, everybody begins anew, and so behind the house's own text.
+            let behind = self.node(joint);
+            let goes_on = joint != ROOT && behind.owner == owner && behind.seq.is_some();
+            let reuse = if goes_on { behind.reuse.continued() } else { Reuse::Once };
             released = self.node_mut(joint).seq.take().filter(|&old| old != seq);
             let leaf = self.insert(Node {
                 parent: joint,
@@ -281,6 +352,10 @@ impl Tree {
                 n_locks: 0,
                 n_pins: 0,
                 used: self.tick,
+                clock: self.clock,
+                epoch: self.epoch,
+                reuse,
+                saved: None,
             });
             self.node_mut(joint).children.push(leaf);
             self.n_cells += rest.len();
@@ -293,17 +368,38 @@ impl Tree {
         Extended { node, n_duplicate, released }
     }
 
-    /// Takes out the least recently used leaf that is neither locked nor pinned; `None` if there is none.
-    pub fn evict(&mut self) -> Option<Evicted> {
-        let (_, victim) = self
-            .nodes
-            .iter()
-            .enumerate()
-            .skip(1)
-            .filter_map(|(place, node)| node.as_ref().map(|node| (place, node)))
-            .filter(|(_, node)| node.children.is_empty() && node.n_locks == 0 && node.n_pins == 0)
-            .map(|(place, node)| (node.used, NodeId(place)))
-            .min()?;
+    /// The leaf that is worth least of those neither locked nor pinned; of equals the one that was used longest ago.
+    /// `seconds`: how long it would take to get the leaf's cells back. With its priority, for `age`.
+    pub fn least_valuable(&self, seconds: impl Fn(&Leaf) -> f64) -> Option<(Leaf, f64)> {
+        let valued = self.evictable_leaves().map(|(leaf, node)| {
+            let priority = node.clock.priority(node.reuse, seconds(&leaf), leaf.n_cells as f64);
+            (priority, node.used, leaf)
+        });
+        let least = valued.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        least.map(|(priority, _, leaf)| (leaf, priority))
+    }
+
+    /// A leaf that `is_fit` and was not used in this epoch or the last.
+    pub fn idle_leaf(&self, is_fit: impl Fn(&Leaf) -> bool) -> Option<Leaf> {
+        let idle = self.evictable_leaves().filter(|(_, node)| node.epoch + 2 <= self.epoch);
+        idle.map(|(leaf, _)| leaf).find(|leaf| is_fit(leaf))
+    }
+
+    fn evictable_leaves(&self) -> impl Iterator<Item = (Leaf, &Node)> {
+        let nodes = self.nodes.iter().enumerate().skip(1);
+        let nodes = nodes.filter_map(|(place, node)| node.as_ref().map(|node| (NodeId(place), node)));
+        let leaves = nodes.filter(|(_, node)| node.children.is_empty() && node.n_locks == 0 && node.n_pins == 0);
+        leaves.map(|(id, node)| (Leaf { node: id, n_cells: node.edge.len(), saved: node.saved }, node))
+    }
+
+    /// Something of this priority had to go for want of room: what stays ages by it.
+    pub fn age(&mut self, priority: f64) {
+        self.clock.advance(priority);
+    }
+
+    /// Takes a leaf out that `least_valuable` or `idle_leaf` gave.
+    pub fn evict(&mut self, leaf: Leaf) -> Evicted {
+        let victim = leaf.node;
         let path = self.path(victim);
         let node = self.take(victim);
         let seq = node.seq.expect("a leaf has a sequence id");
@@ -314,7 +410,7 @@ impl Tree {
         if inherited {
             parent.seq = Some(seq);
         }
-        Some(Evicted { n_cells: node.edge.len(), owner: node.owner, path, start: node.start, seq, inherited })
+        Evicted { n_cells: node.edge.len(), owner: node.owner, path, start: node.start, seq, inherited }
     }
 
     /// The tokens from the root to the end of `node`.
@@ -392,6 +488,11 @@ impl Tree {
             n_locks: lower.n_locks,
             n_pins: lower.n_pins,
             used: lower.used,
+            clock: lower.clock,
+            epoch: lower.epoch,
+            reuse: lower.reuse,
+            // What covers the whole path covers its first part.
+            saved: lower.saved,
         };
         let parent = lower.parent;
         let upper = self.insert(upper);
@@ -452,7 +553,7 @@ impl Tree {
 
 /// Length of the longest common prefix. Compared in runs of 32, which the compiler turns into vector instructions:
 /// a hit of 100,000 tokens is found in tens of microseconds.
-fn common_len(a: &[Token], b: &[Token]) -> usize {
+pub(super) fn common_len(a: &[Token], b: &[Token]) -> usize {
     const RUN: usize = 32;
     let differs = |(a, b): (&[Token], &[Token])| a.iter().zip(b).fold(0, |bits, (a, b)| bits | (a.0 ^ b.0)) != 0;
     let n_equal_runs = a.chunks_exact(RUN).zip(b.chunks_exact(RUN)).take_while(|runs| !differs(*runs)).count();

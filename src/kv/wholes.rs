@@ -3,6 +3,7 @@
 //! A *whole* is a finished sequence that keeps its id and all its cells. It can be continued at its end and nowhere else:
 //! taken over by the request that continues it, or, when it is pinned, copied. Nothing is shared.
 
+use super::value::{Clock, Reuse};
 use crate::engine::SeqId;
 use crate::request::{Owner, Token};
 
@@ -12,6 +13,8 @@ pub struct Whole {
     pub tokens: Vec<Token>,
     pub seq: SeqId,
     pub is_pinned: bool,
+    pub reuse: Reuse,
+    clock: Clock,
     /// Tick of the last use.
     used: u64,
 }
@@ -21,6 +24,8 @@ pub struct Whole {
 pub struct Wholes {
     held: Vec<Whole>,
     tick: u64,
+    /// Moves up to what is given up, in seconds per cell.
+    clock: Clock,
 }
 
 impl Wholes {
@@ -45,13 +50,15 @@ impl Wholes {
     }
 
     /// Keeps a finished sequence. One that holds the same tokens for the same owner already is used instead: `false`.
-    pub fn keep(&mut self, owner: Owner, tokens: Vec<Token>, seq: SeqId) -> bool {
+    pub fn keep(&mut self, owner: Owner, tokens: Vec<Token>, seq: SeqId, reuse: Reuse) -> bool {
         self.tick += 1;
         if let Some(same) = self.held.iter_mut().find(|whole| owner.may_see(whole.owner) && whole.tokens == tokens) {
             same.used = self.tick;
+            same.clock = self.clock;
+            same.reuse.hit();
             return false;
         }
-        self.held.push(Whole { owner, tokens, seq, is_pinned: false, used: self.tick });
+        self.held.push(Whole { owner, tokens, seq, is_pinned: false, reuse, clock: self.clock, used: self.tick });
         true
     }
 
@@ -62,11 +69,26 @@ impl Wholes {
         }
     }
 
-    /// Takes out the least recently used whole that is not pinned.
-    pub fn evict(&mut self) -> Option<Whole> {
-        let (place, _) =
-            self.held.iter().enumerate().filter(|(_, whole)| !whole.is_pinned).min_by_key(|(_, whole)| whole.used)?;
-        Some(self.held.swap_remove(place))
+    /// The sequence of the whole that is worth least of those not pinned; of equals the one that was used longest ago.
+    /// `seconds`: how long it would take to get it back. With its priority, for `evict`.
+    pub fn least_valuable(&self, seconds: impl Fn(&Whole) -> f64) -> Option<(SeqId, f64)> {
+        let unpinned = self.held.iter().filter(|whole| !whole.is_pinned);
+        let valued = unpinned.map(|whole| {
+            let priority = whole.clock.priority(whole.reuse, seconds(whole), whole.tokens.len().max(1) as f64);
+            (priority, whole.used, whole.seq)
+        });
+        let least = valued.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        least.map(|(priority, _, seq)| (seq, priority))
+    }
+
+    /// Takes out what `least_valuable` gave; what stays ages by it.
+    pub fn evict(&mut self, seq: SeqId, priority: f64) -> Whole {
+        self.clock.advance(priority);
+        self.take(seq).expect("what is worth least is held")
+    }
+
+    pub fn get(&self, seq: SeqId) -> Option<&Whole> {
+        self.held.iter().find(|whole| whole.seq == seq)
     }
 
     pub fn n_cells(&self) -> usize {
@@ -95,7 +117,7 @@ mod tests {
     #[test]
     fn a_whole_is_continued_at_its_end_and_nowhere_else() {
         let mut wholes = Wholes::default();
-        wholes.keep(ALICE, tokens("hello"), SeqId(1));
+        wholes.keep(ALICE, tokens("hello"), SeqId(1), Reuse::Once);
         assert_eq!(wholes.find(ALICE, &tokens("hello you")).map(|whole| whole.seq), Some(SeqId(1)));
         assert!(wholes.find(ALICE, &tokens("hell")).is_none());
         assert!(wholes.find(ALICE, &tokens("help me")).is_none());
@@ -104,15 +126,19 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_whole_goes_first_and_a_pinned_one_never() {
+    fn the_whole_that_is_worth_least_goes_first_and_a_pinned_one_never() {
         let mut wholes = Wholes::default();
-        wholes.keep(Owner::Public, tokens("pin"), SeqId(0));
+        wholes.keep(Owner::Public, tokens("pin"), SeqId(0), Reuse::Once);
         wholes.set_pinned(Owner::Public, &tokens("pin"), true);
-        wholes.keep(ALICE, tokens("one"), SeqId(1));
-        wholes.keep(ALICE, tokens("two"), SeqId(2));
-        assert!(!wholes.keep(ALICE, tokens("one"), SeqId(3)), "held already, and used now");
-        assert_eq!(wholes.evict().map(|whole| whole.seq), Some(SeqId(2)));
-        assert_eq!(wholes.evict().map(|whole| whole.seq), Some(SeqId(1)));
-        assert!(wholes.evict().is_none());
+        wholes.keep(ALICE, tokens("one"), SeqId(1), Reuse::Once);
+        wholes.keep(ALICE, tokens("two"), SeqId(2), Reuse::Once);
+        assert!(!wholes.keep(ALICE, tokens("one"), SeqId(3), Reuse::Once), "held already, and used now");
+        let evict = |wholes: &mut Wholes| {
+            let (seq, priority) = wholes.least_valuable(|whole| whole.tokens.len() as f64)?;
+            Some(wholes.evict(seq, priority).seq)
+        };
+        assert_eq!(evict(&mut wholes), Some(SeqId(2)));
+        assert_eq!(evict(&mut wholes), Some(SeqId(1)));
+        assert_eq!(evict(&mut wholes), None);
     }
 }

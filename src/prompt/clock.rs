@@ -28,10 +28,19 @@ pub(super) enum Volatile {
 ///
 /// `line`: without its line end. `now`: seconds since 1970, UTC.
 pub(super) fn kind(line: &str, now: i64) -> Option<Volatile> {
+    whole(line, Some(now))
+}
+
+/// The same for a line that was written at some other time: a clock may say any.
+pub(super) fn stored_kind(line: &str) -> Option<Volatile> {
+    whole(line, None)
+}
+
+fn whole(line: &str, now: Option<i64>) -> Option<Volatile> {
     let body = sentence::body_start(line);
     let mut covered = body;
     let mut found = None;
-    for (range, volatile) in parts(line, now) {
+    for (range, volatile) in find(line, now) {
         if range.start != covered {
             return None;
         }
@@ -51,9 +60,17 @@ pub(super) fn parts(line: &str, now: i64) -> Vec<(Range<usize>, Volatile)> {
 }
 
 /// Whether the line holds the form of a clock, near now or not: for a stored body, whose time has passed.
-#[cfg_attr(not(test), expect(dead_code, reason = "for `hob lint`, which reads bodies long after they were sent"))]
 pub(super) fn looks_like_clock(line: &str) -> bool {
-    find(line, None).iter().any(|(_, volatile)| *volatile == Volatile::Clock)
+    holds(line, Volatile::Clock)
+}
+
+/// Whether the line holds a token that was made for one request.
+pub(super) fn looks_like_nonce(line: &str) -> bool {
+    holds(line, Volatile::Nonce)
+}
+
+fn holds(line: &str, wanted: Volatile) -> bool {
+    find(line, None).iter().any(|(_, volatile)| *volatile == wanted)
 }
 
 fn find(line: &str, now: Option<i64>) -> Vec<(Range<usize>, Volatile)> {

@@ -12,13 +12,26 @@ use super::order::End;
 use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolset;
-use super::{PromptError, refused};
+use super::{Moment, PromptError, refused};
 use crate::request::{Message, Owner, Role, Token, ToolCall};
 
 /// Bytes of the heads' tokens: 400 heads of 5,000.
 const MEMO_BYTES_MAX: usize = 8 << 20;
 /// Bytes of one entry beside its tokens: the key, the counts of `Arc`, the hash table's share.
 const ENTRY_BYTES: usize = 96;
+
+/// The time that a template prints, if it prints any. The same head on another day is another head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Shown {
+    pub(super) unix_s: i64,
+    pub(super) day: i64,
+}
+
+impl Shown {
+    pub(super) fn at(moment: &Moment) -> Shown {
+        Shown { unix_s: moment.unix_s, day: moment.day() }
+    }
+}
 
 pub(super) struct Heads {
     controls: Arc<Controls>,
@@ -37,10 +50,12 @@ impl Heads {
         toolset: &Toolset,
         messages: &[Message],
         ends: &[End],
+        shown: Shown,
         tokeniser: &mut Tokeniser,
     ) -> Result<Vec<Option<Arc<[Token]>>>, PromptError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(toolset.key.as_bytes());
+        hasher.update(&shown.day.to_le_bytes());
         let mut n_hashed = 0;
         let mut found = Vec::with_capacity(ends.len());
         for end in ends {
@@ -50,7 +65,7 @@ impl Heads {
             let tokens = match self.ends.get(&key) {
                 Some(tokens) => tokens.clone(),
                 None => {
-                    let tokens = self.measure(toolset, &messages[..end.n_messages], tokeniser)?;
+                    let tokens = self.measure(toolset, &messages[..end.n_messages], shown, tokeniser)?;
                     let n_bytes = tokens.as_ref().map_or(0, |tokens| size_of_val(&**tokens)) + ENTRY_BYTES;
                     self.ends.insert(key, tokens.clone(), n_bytes);
                     tokens
@@ -67,18 +82,19 @@ impl Heads {
         &self,
         toolset: &Toolset,
         head: &[Message],
+        shown: Shown,
         tokeniser: &mut Tokeniser,
     ) -> Result<Option<Arc<[Token]>>, PromptError> {
         let mut messages = head.to_vec();
         messages.push(Message::text(Role::User, "one"));
-        let short = toolset.prepared.render(&messages, true).map_err(refused)?;
+        let short = toolset.prepared.render_at(&messages, true, shown.unix_s).map_err(refused)?;
         messages.truncate(head.len());
         messages.extend([
             Message::text(Role::User, "two"),
             Message::text(Role::Assistant, "three"),
             Message::text(Role::User, "four"),
         ]);
-        let long = toolset.prepared.render(&messages, true).map_err(refused)?;
+        let long = toolset.prepared.render_at(&messages, true, shown.unix_s).map_err(refused)?;
         let n_common = short.bytes().zip(long.bytes()).take_while(|(a, b)| a == b).count();
         let end = self.controls.find(&short).map(|(range, _)| range.end).take_while(|&end| end <= n_common).last();
         Ok(end.map(|end| tokeniser.tokenise(&short[..end], Owner::Public, &Calls::default()).into()))
@@ -91,7 +107,7 @@ fn hash(message: &Message, hasher: &mut blake3::Hasher) {
         hasher.update(&text.len().to_le_bytes());
         hasher.update(text.as_bytes());
     };
-    let Message { role, content, reasoning, name, tool_calls, tool_call_id } = message;
+    let Message { role, content, reasoning, name, tool_calls, tool_call_id, n_marked_bytes: _ } = message;
     text(role.template_name());
     text(content);
     for option in [reasoning, name, tool_call_id] {

@@ -23,8 +23,19 @@ pub(super) struct Landing {
     pub(super) tools_first: bool,
     /// Of several calls in one message the template shows the first at most.
     pub(super) takes_one_call: bool,
+    /// The template prints the date: tomorrow's prompts begin differently.
+    pub(super) prints_date: bool,
+    /// It prints the time of day: prompts of the same day differ, too.
+    pub(super) prints_time: bool,
     without_tools: Closed,
     with_tools: Closed,
+}
+
+/// A part of the prompt, named for people, and whether a conversation can be cut off at its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Landed {
+    pub what: &'static str,
+    pub closes: bool,
 }
 
 /// Whether a control token ends a part of the prompt, so that a cut can stand there.
@@ -38,18 +49,24 @@ struct Closed {
 
 impl Landing {
     pub(super) fn find(template: &dyn ChatTemplate, controls: &Controls) -> Landing {
+        let [prints_date, prints_time] = [24 * 3600, 61].map(|later_s| differs(template, later_s));
+        let landing = |tools_first, takes_one_call, without_tools, with_tools| Landing {
+            tools_first,
+            takes_one_call,
+            prints_date,
+            prints_time,
+            without_tools,
+            with_tools,
+        };
         let plain = render(template, &[]);
         let without_tools = plain.as_deref().map_or(Closed::NOWHERE, |text| Closed::find(text, SYSTEM, controls));
         if !template.takes_tools() {
             // The fallback writes tools at the end of the system text.
-            return Landing { tools_first: false, takes_one_call: false, without_tools, with_tools: without_tools };
+            return landing(false, false, without_tools, without_tools);
         }
-        let tool = format!(
-            r#"{{"type":"function","function":{{"name":"{TOOL}","description":"{TOOL}","parameters":{{"type":"object","properties":{{}}}}}}}}"#
-        );
-        let takes_one_call = takes_one_call(template, &tool);
-        let Some(text) = render(template, &[tool]) else {
-            return Landing { tools_first: false, takes_one_call, without_tools, with_tools: Closed::NOWHERE };
+        let takes_one_call = takes_one_call(template, &tool());
+        let Some(text) = render(template, &[tool()]) else {
+            return landing(false, takes_one_call, without_tools, Closed::NOWHERE);
         };
         let tools_first = match (text.find(TOOL), text.find(SYSTEM)) {
             (Some(tool), Some(system)) => tool < system,
@@ -57,7 +74,7 @@ impl Landing {
             _ => false,
         };
         let last = if tools_first { SYSTEM } else { TOOL };
-        Landing { tools_first, takes_one_call, without_tools, with_tools: Closed::find(&text, last, controls) }
+        landing(tools_first, takes_one_call, without_tools, Closed::find(&text, last, controls))
     }
 
     /// Whether documents stand as a first exchange: inside the system text each edit of one would cost the tools after
@@ -74,6 +91,26 @@ impl Landing {
     /// Whether a cut can stand at the end of a first exchange.
     pub(super) fn exchange_closes(&self, has_tools: bool) -> bool {
         self.closed(has_tools).exchange
+    }
+
+    /// Where the parts of a profile's prompt with tools stand, from front to back.
+    pub(super) fn places(&self, by_fallback: bool) -> Vec<Landed> {
+        let landed = |what, closes| Landed { what, closes };
+        let system_closes = self.system_closes(true);
+        let tools = if by_fallback { "tools (written by hob)" } else { "tools" };
+        let mut places = match self.documents_in_exchange(true) {
+            true => vec![
+                landed("system text", system_closes && self.tools_first),
+                landed(tools, system_closes && !self.tools_first),
+                landed("documents as a first exchange", self.exchange_closes(true)),
+            ],
+            false => vec![landed("system text", false), landed(tools, false), landed("documents", system_closes)],
+        };
+        if self.tools_first {
+            places.swap(0, 1);
+        }
+        places.extend([landed("history", true), landed("live values, question", false)]);
+        places
     }
 
     fn closed(&self, has_tools: bool) -> Closed {
@@ -94,15 +131,35 @@ impl Closed {
     }
 }
 
-/// A conversation of marks; `None`: the template refuses it.
-fn render(template: &dyn ChatTemplate, tools: &[String]) -> Option<String> {
-    let messages = [
+fn tool() -> String {
+    format!(
+        r#"{{"type":"function","function":{{"name":"{TOOL}","description":"{TOOL}","parameters":{{"type":"object","properties":{{}}}}}}}}"#
+    )
+}
+
+/// Whether any prompt is another one so much later. Some templates print the date only where there is no system text.
+fn differs(template: &dyn ChatTemplate, later_s: i64) -> bool {
+    // Noon somewhere: so soon after it the day is the same in every time zone but one.
+    const NOON: i64 = 20_000 * 24 * 3600 + 12 * 3600;
+    [vec![], vec![tool()]].iter().filter_map(|tools| template.prepare(tools).ok()).any(|prepared| {
+        let render = |messages: &[Message], at| prepared.render_at(messages, true, at).ok();
+        [&marks()[..], &marks()[1..]].iter().any(|messages| render(messages, NOON) != render(messages, NOON + later_s))
+    })
+}
+
+/// A conversation of marks, system text first.
+fn marks() -> [Message; 4] {
+    [
         Message::text(Role::System, SYSTEM),
         Message::text(Role::User, USER),
         Message::text(Role::Assistant, ANSWER),
         Message::text(Role::User, QUESTION),
-    ];
-    template.prepare(tools).and_then(|prepared| prepared.render(&messages, true)).ok()
+    ]
+}
+
+/// `None`: the template refuses it.
+fn render(template: &dyn ChatTemplate, tools: &[String]) -> Option<String> {
+    template.prepare(tools).and_then(|prepared| prepared.render(&marks(), true)).ok()
 }
 
 /// Whether two calls are shown only if each has a message of its own.
@@ -138,22 +195,18 @@ mod tests {
     fn tools_and_ends_are_found_where_the_template_has_them() {
         let closed = Closed { system: true, exchange: true };
         let shared = Closed { system: false, exchange: true };
-        check(
-            Style::Plain,
-            Landing { tools_first: false, takes_one_call: false, without_tools: closed, with_tools: closed },
-        );
-        check(
-            Style::ToolsAfter,
-            Landing { tools_first: false, takes_one_call: false, without_tools: closed, with_tools: closed },
-        );
-        check(
-            Style::ToolsBefore,
-            Landing { tools_first: true, takes_one_call: false, without_tools: closed, with_tools: closed },
-        );
-        check(
-            Style::Shared,
-            Landing { tools_first: false, takes_one_call: false, without_tools: shared, with_tools: shared },
-        );
+        let landing = |tools_first, ends| Landing {
+            tools_first,
+            takes_one_call: false,
+            prints_date: false,
+            prints_time: false,
+            without_tools: ends,
+            with_tools: ends,
+        };
+        check(Style::Plain, landing(false, closed));
+        check(Style::ToolsAfter, landing(false, closed));
+        check(Style::ToolsBefore, landing(true, closed));
+        check(Style::Shared, landing(false, shared));
     }
 
     #[test]

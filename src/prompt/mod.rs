@@ -7,16 +7,20 @@
 mod calls;
 mod canonical;
 mod clock;
+mod documents;
 mod echoes;
 mod fallback;
 mod heads;
+mod house_live;
 mod kept;
 mod landing;
+pub mod lint;
 mod live;
 mod memo;
 mod moment;
 mod order;
 mod planner;
+mod regions;
 mod seen;
 mod sentinel;
 mod store;
@@ -32,15 +36,19 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub use documents::{Past, order as order_documents};
 pub use echoes::Spoken;
 pub use fallback::tools_text;
+pub use house_live::{HouseLive, HouseReader, HouseValue};
+pub use landing::Landed;
 pub use live::{Cause, Moved, RecordId};
 pub use moment::Moment;
-pub use planner::{Layout, Planner};
+pub use planner::{Layout, PinsSink, Planner};
+pub use regions::Region;
 pub use seen::{ToolsOrder, ToolsUse};
 
 use crate::engine::EngineError;
-use crate::request::{Owner, Request, TokenPrompt};
+use crate::request::{LayoutMode, Owner, Request, TokenPrompt};
 
 /// The planner's door. Cheap to clone; the planner ends when the last one is gone.
 #[derive(Clone)]
@@ -133,6 +141,18 @@ pub enum Volatility {
     Live,
 }
 
+impl Volatility {
+    pub fn name(self) -> &'static str {
+        match self {
+            Volatility::Fixed => "fixed",
+            Volatility::Document => "document",
+            Volatility::Session => "session",
+            Volatility::Turn => "turn",
+            Volatility::Live => "live",
+        }
+    }
+}
+
 /// One piece of the prompt as planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
@@ -149,7 +169,11 @@ pub struct Section {
 #[derive(Clone, Debug)]
 pub struct Planned {
     pub prompt: TokenPrompt,
+    /// How it was laid out in the end.
+    pub mode: LayoutMode,
     pub sections: Vec<Section>,
+    /// Which tokens are whose, from the first to the last.
+    pub regions: Vec<Region>,
     /// The profile that answered, if one was named.
     pub profile: Option<String>,
     /// The request's own, else the profile's.
@@ -158,6 +182,8 @@ pub struct Planned {
     pub moved: Vec<Moved>,
     /// Bytes at the system text's end that an earlier request left behind and that as sent would be computed again.
     pub n_gained_bytes: usize,
+    /// Where reuse would have ended as sent; `None`: nowhere sooner.
+    pub gain: Option<Gain>,
     /// What the history with its live blocks was rendered from.
     pub live_cause: Cause,
     /// What was done to the order and the bytes of the tools, or would be in `observe`.
@@ -167,6 +193,25 @@ pub struct Planned {
     /// What the template wrote behind the last control token: the answer follows it.
     pub opening: String,
     pub timings: PlanTimings,
+}
+
+/// What laying out is worth to one request, or would be, once it is known how much of its prompt was reused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gain {
+    /// The token from which on the prompt as sent had not been seen, at the soonest.
+    pub from: usize,
+    /// In `observe`: the tokens that would have been reused, at the least; else as many as were.
+    pub to: Option<usize>,
+}
+
+impl Gain {
+    /// Tokens that were reused and as sent would not have been, or the other way round in `observe`.
+    pub fn n_tokens(&self, n_cached: usize) -> usize {
+        match self.to {
+            None => n_cached.saturating_sub(self.from),
+            Some(to) => to.saturating_sub(n_cached.max(self.from)),
+        }
+    }
 }
 
 /// What all requests to a profile begin with, as long as they bring no tools of their own.

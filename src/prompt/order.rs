@@ -29,6 +29,8 @@ use crate::request::{Message, Role};
 
 /// What the assistant says to documents and instructions that came in a user's turn. It never changes: it is in each pin.
 const NOTED: &str = "Noted.";
+/// What a user is given to say where a history begins without one. It says nothing that might not be so.
+const OPENING: &str = "…";
 const DOCUMENTS_INTRO: &str = "These are the household's documents. Rely on them where they answer a question.";
 
 /// A profile as the planner uses it: texts with sentinels, documents written out.
@@ -221,6 +223,14 @@ impl Arrangement<'_> {
             self.ends.push(End { n_messages: self.messages.len(), section_idx });
         }
     }
+}
+
+/// `messages` with a user's turn in front of a history that begins with somebody else's, as one does that its client trimmed:
+/// some templates refuse it. `None`: it begins with a user's turn.
+pub(super) fn opened_by_user(messages: &[Message]) -> Option<Vec<Message>> {
+    let (leading, history) = split_system(messages);
+    history.first().filter(|first| first.role != Role::User)?;
+    Some([leading, &[Message::text(Role::User, OPENING)], history].concat())
 }
 
 /// The system messages that open `messages`, and the rest.

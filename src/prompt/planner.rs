@@ -4,24 +4,26 @@
 //! loop of the thread that owns it.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
 use super::echoes::Calls;
-use super::heads::Heads;
+use super::heads::{Heads, Shown};
 use super::kept::Kept;
-use super::landing::Landing;
+use super::landing::{Landed, Landing};
 use super::live::{Fit, Input, Laid, Mode};
-use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, part_live};
+use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, opened_by_user, part_live};
+use super::regions::{self, Region, Regions};
 use super::seen::Wish;
 use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
 use super::{
-    Command, Head, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, ToolsUse, Volatility, calls, clock,
-    refused,
+    Command, Gain, Head, HouseLive, HouseReader, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Section,
+    ToolsUse, Volatility, calls, clock, house_live, refused,
 };
 use crate::engine::{ChatTemplate, Special, Vocab};
 use crate::request::{LayoutMode, Message, Owner, Request, Role, Token, TokenPrompt};
@@ -37,8 +39,16 @@ pub struct Planner {
     heads: Heads,
     layout: Layout,
     kept: Kept,
+    house_live: HouseReader,
+    /// The day that pins show, where the template prints one.
+    pinned: Moment,
+    renew: Option<PinsSink>,
+    is_stored: bool,
     clock: Box<dyn Fn() -> Moment + Send>,
 }
+
+/// Who hears of pins that are others now.
+pub type PinsSink = Box<dyn Fn(Vec<Head>) + Send>;
 
 /// How clients' own prompts are laid out.
 #[derive(Clone, Debug)]
@@ -73,6 +83,10 @@ impl Planner {
             controls,
             layout: Layout { mode: LayoutMode::Off, n_context_tokens: usize::MAX, file: None },
             kept: Kept::load(None),
+            house_live: Box::new(|_| HouseLive::default()),
+            pinned: Moment::now(),
+            renew: None,
+            is_stored: false,
             clock: Box::new(Moment::now),
         };
         if planner.tools_by_fallback() {
@@ -85,6 +99,40 @@ impl Planner {
     pub fn with_layout(mut self, layout: Layout) -> Planner {
         self.kept = Kept::load(layout.file.clone());
         self.layout = layout;
+        self
+    }
+
+    /// `read` gives a profile's live values, whenever a request is planned.
+    pub fn with_house_live(mut self, read: HouseReader) -> Planner {
+        self.house_live = read;
+        self
+    }
+
+    /// Makes `run` tell `renew` of new pins when the template prints a date and the day is another one.
+    pub fn with_renewal(mut self, renew: PinsSink) -> Planner {
+        self.renew = Some(renew);
+        self
+    }
+
+    /// The moment whose day pins show; without it, that of `new`.
+    pub fn with_day(mut self, now: Moment) -> Planner {
+        self.pinned = now;
+        self
+    }
+
+    /// Whether the template prints the date, and whether it prints the time of day.
+    pub fn prints(&self) -> (bool, bool) {
+        (self.landing.prints_date, self.landing.prints_time)
+    }
+
+    /// Where the parts of a profile's prompt stand in this template, from front to back.
+    pub fn places(&self) -> Vec<Landed> {
+        self.landing.places(self.tools_by_fallback())
+    }
+
+    /// For requests that were written down at some other time: what has the form of a clock is one, whatever it says.
+    pub fn for_stored_requests(mut self) -> Planner {
+        self.is_stored = true;
         self
     }
 
@@ -107,14 +155,16 @@ impl Planner {
     pub fn plan(&mut self, request: &Request, now: &Moment) -> Result<Planned, PromptError> {
         let mode = request.layout.unwrap_or(self.layout.mode);
         let (tools, tools_use) = self.arrange_tools(request, now, mode)?;
-        let mut planned = self.plan_with(request, &tools, now, mode, Fit::Free)?;
-        // What hob adds gives way to what the client sent.
-        for (mode, fit) in [(mode, Fit::Compact), (Mode::Off, Fit::Free)] {
+        let mut planned = self.plan_with(request, &tools, now, mode, Fit::Free, true)?;
+        // What hob adds gives way to what the client sent, what it was told to add last.
+        for (mode, fit, with_house) in
+            [(mode, Fit::Compact, true), (Mode::Off, Fit::Compact, true), (Mode::Off, Fit::Free, false)]
+        {
             let has_additions = planned.sections.iter().any(|section| section.class == Volatility::Live);
             if !has_additions || planned.prompt.tokens.len() < self.layout.n_context_tokens {
                 break;
             }
-            planned = self.plan_with(request, &tools, now, mode, fit)?;
+            planned = self.plan_with(request, &tools, now, mode, fit, with_house)?;
         }
         Ok(Planned { tools: tools_use, ..planned })
     }
@@ -147,11 +197,24 @@ impl Planner {
         now: &Moment,
         mode: Mode,
         fit: Fit,
+        with_house: bool,
     ) -> Result<Planned, PromptError> {
         let started = Instant::now();
         let house = self.house(&request.model)?;
-        let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, .. } = self;
+        let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, is_stored, .. } =
+            self;
+        let is_stored = *is_stored;
         let house = house.map(|house_idx| &houses[house_idx]);
+        // In `optimise` each prompt shows the pins' day, and the live block the true one.
+        let is_frozen = mode == Mode::Optimise && landing.prints_date;
+        let shown = Shown::at(if is_frozen { &self.pinned } else { now });
+        let house_slots = match with_house {
+            true => {
+                let live = house.map(|house| (self.house_live)(&house.name)).unwrap_or_default();
+                house_live::slots(&live, is_frozen, now)
+            }
+            false => Vec::new(),
+        };
         let own_tools = !tools.is_empty() && house.is_none_or(|house| house.tools != tools);
         let tools = house.filter(|_| !own_tools).map_or(tools, |house| &house.tools);
         let by_fallback = toolsets.by_fallback();
@@ -161,40 +224,56 @@ impl Planner {
         // Before anything moves, so that an error names the client's own message.
         let guarded = controls.guard_messages(&request.messages)?;
         let count_tokens = |text: &str| vocab.tokenize(text, Special::Text).len();
+        let is_clock = |line: &str, now| match is_stored {
+            true => clock::stored_kind(line).is_some(),
+            false => clock::kind(line, now).is_some(),
+        };
         let laid = match mode {
-            Mode::Off => Laid::untouched(&request.messages),
+            Mode::Off if house_slots.is_empty() => Laid::untouched(&request.messages),
             _ => kept.live().lay(&Input {
                 owner: request.client.owner(),
                 model: &request.model,
                 conversation: request.conversation.as_deref(),
                 messages: &request.messages,
+                house: &house_slots,
+                fixed_bytes: marked(&request.messages, now.unix_s),
                 tools,
-                n_fixed_bytes: 0,
                 mode,
                 fit,
                 now: now.unix_s,
                 zone: now.zone(),
                 n_context_tokens: layout.n_context_tokens,
                 count_tokens: &count_tokens,
-                is_clock: &|line, now| clock::kind(line, now).is_some(),
+                is_clock: &is_clock,
                 clock_sentences: &|line, now| clock::parts(line, now).into_iter().map(|(range, _)| range).collect(),
             }),
         };
-        let messages = match &laid.messages {
+        let client_messages = match &laid.messages {
             Cow::Borrowed(_) => guarded,
             Cow::Owned(messages) => controls.guard_messages(messages)?,
         };
-        let messages = if landing.takes_one_call { calls::one_by_one(messages) } else { messages };
+        let parted = Cow::Borrowed(&*client_messages);
+        let parted = if landing.takes_one_call { calls::one_by_one(parted) } else { parted };
         let rules = Rules { landing: *landing, by_fallback, tools: toolset };
-        let Arrangement { messages, mut sections, ends } = match house {
-            Some(house) => arrange_for_house(house, &messages, own_tools, &rules),
-            None => arrange_own(&messages, &rules),
+        let arrange = |messages| match house {
+            Some(house) => arrange_for_house(house, messages, own_tools, &rules),
+            None => arrange_own(messages, &rules),
         };
-        part_live(&mut sections, &laid.messages, &laid.live);
+        let mut arrangement = arrange(&parted);
         let arranged = Instant::now();
 
-        let text = toolset.prepared.render(&messages, true).map_err(refused)?;
-        let stable = heads.find(toolset, &messages, &ends, tokeniser).unwrap_or_else(|error| {
+        let render = |arrangement: &Arrangement| toolset.prepared.render_at(&arrangement.messages, true, shown.unix_s);
+        let mut text = render(&arrangement);
+        let opened = if text.is_err() { opened_by_user(&parted) } else { None };
+        if let Some(opened) = &opened {
+            arrangement = arrange(opened);
+            // What is wrong with it besides is said of what the client sent.
+            text = render(&arrangement).or(text);
+        }
+        let text = text.map_err(refused)?;
+        let Arrangement { messages, mut sections, ends } = arrangement;
+        part_live(&mut sections, &laid.messages, &laid.live);
+        let stable = heads.find(toolset, &messages, &ends, shown, tokeniser).unwrap_or_else(|error| {
             // The request itself renders, and cuts are only worth time.
             tracing::debug!(%error, "no cuts");
             vec![None; ends.len()]
@@ -211,9 +290,30 @@ impl Planner {
                 sections[end.section_idx].cut = Some(cut);
             }
         }
+        let tokenised = Instant::now();
+        let Regions { regions, place } = regions::Prompt {
+            text: &text,
+            tokens: &tokens,
+            sections: &sections,
+            arranged: &messages,
+            messages: &client_messages,
+            live: &laid.live,
+            tools_in_text: by_fallback,
+            place: laid.gain.as_ref().map(|gain| gain.n_bytes_before),
+        }
+        .regions(tokeniser);
+        let n_moved_tokens = laid.gain.as_ref().and_then(|gain| gain.n_moved_tokens);
+        let gain = place.map(|from| Gain {
+            from,
+            // What stands in front of the turns would have been there without what moves.
+            to: n_moved_tokens.map(|n_moved| n_head_tokens(&sections, &regions).saturating_sub(n_moved)),
+        });
         Ok(Planned {
             prompt: TokenPrompt { tokens, cuts },
+            mode,
             sections,
+            regions,
+            gain,
             profile: house.map(|house| house.name.clone()),
             moved: laid.moved,
             n_gained_bytes: laid.n_gained_bytes,
@@ -223,9 +323,9 @@ impl Planner {
             opening: tokeniser.opening(&text).to_owned(),
             max_tokens: request.max_tokens.or(house.and_then(|house| house.max_tokens)),
             timings: PlanTimings {
-                plan: arranged - prepared,
+                plan: (arranged - prepared) + tokenised.elapsed(),
                 render: (prepared - started) + (rendered - arranged),
-                tokenise: rendered.elapsed(),
+                tokenise: tokenised - rendered,
             },
         })
     }
@@ -254,6 +354,7 @@ impl Planner {
     /// What to keep warm: of each profile the head that all its requests share. A profile without a stable end has none.
     pub fn pins(&mut self) -> Result<Vec<Head>, PromptError> {
         let Planner { houses, landing, toolsets, tokeniser, heads, .. } = self;
+        let shown = Shown::at(&self.pinned);
         let by_fallback = toolsets.by_fallback();
         let mut pins = Vec::with_capacity(houses.len());
         for house in houses.iter() {
@@ -262,7 +363,7 @@ impl Planner {
             let Arrangement { messages, mut sections, ends } = arrange_for_house(house, &[], false, &rules);
             let mut cuts = Vec::with_capacity(ends.len());
             let mut tokens: Vec<Token> = Vec::new();
-            for (end, head) in ends.iter().zip(heads.find(toolset, &messages, &ends, tokeniser)?) {
+            for (end, head) in ends.iter().zip(heads.find(toolset, &messages, &ends, shown, tokeniser)?) {
                 if let Some(head) = head.filter(|head| head.len() > tokens.len()) {
                     sections[end.section_idx].cut = Some(head.len());
                     cuts.push(head.len());
@@ -279,10 +380,43 @@ impl Planner {
         Ok(pins)
     }
 
+    /// The pins anew, if the template prints the date and it is another one than theirs. In `optimise` they keep theirs.
+    pub fn turn_day(&mut self, now: &Moment) -> Result<Option<Vec<Head>>, PromptError> {
+        if !self.follows_calendar() || now.day() == self.pinned.day() {
+            return Ok(None);
+        }
+        self.pinned = now.clone();
+        self.pins().map(Some)
+    }
+
+    fn follows_calendar(&self) -> bool {
+        self.landing.prints_date && !self.houses.is_empty() && self.layout.mode != LayoutMode::Optimise
+    }
+
+    /// Gives new pins out where there are any.
+    fn look_at_calendar(&mut self) {
+        match self.turn_day(&(self.clock)()) {
+            Ok(None) => {}
+            Ok(Some(pins)) => {
+                if let Some(renew) = &self.renew {
+                    tracing::info!(
+                        n_pins = pins.len(),
+                        "it is another day, which the chat template prints: pins are renewed"
+                    );
+                    renew(pins);
+                }
+            }
+            Err(error) => tracing::error!(%error, "pins of another day"),
+        }
+    }
+
     /// Answers until the last handle is gone. The body of the planner's thread.
     pub fn run(mut self, inbox: Inbox) {
         loop {
-            let command = match self.kept.rest_after() {
+            self.look_at_calendar();
+            let until_midnight = self.follows_calendar().then(|| (self.clock)().until_midnight());
+            let rest_after = self.kept.rest_after().into_iter().chain(until_midnight).min();
+            let command = match rest_after {
                 Some(rest_after) => inbox.0.recv_timeout(rest_after),
                 None => inbox.0.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
@@ -317,4 +451,33 @@ impl Planner {
         }
         Ok(found)
     }
+}
+
+/// Tokens in front of the conversation's turns.
+fn n_head_tokens(sections: &[Section], regions: &[Region]) -> usize {
+    let is_head = |region: &&Region| sections[region.section_idx].class < Volatility::Turn;
+    regions.iter().take_while(is_head).last().map_or(0, |region| region.end)
+}
+
+/// The bytes of the system messages, one after the other, that the client marked for its own cache: all up to its last mark
+/// there (R15), but for lines at the front that are made for each request. Claude Code's billing header is such a line: it
+/// stands before the marks, and the service that those are meant for takes it out.
+fn marked(messages: &[Message], now: i64) -> Range<usize> {
+    let leading = messages.iter().take_while(|message| matches!(message.role, Role::System | Role::Developer));
+    let (mut start, mut end, mut n_bytes, mut opens) = (0, 0, 0, true);
+    for Message { content, n_marked_bytes, .. } in leading {
+        if *n_marked_bytes > 0 {
+            end = n_bytes + n_marked_bytes;
+        }
+        if opens {
+            let is_open = |line: &&str| {
+                line.trim().is_empty() || clock::kind(line.trim_end(), now) == Some(clock::Volatile::Nonce)
+            };
+            let n_open: usize = content.split_inclusive('\n').take_while(is_open).map(str::len).sum();
+            start = n_bytes + n_open;
+            opens = n_open == content.len();
+        }
+        n_bytes += content.len();
+    }
+    start.min(end)..end
 }

@@ -47,6 +47,18 @@ pub enum ToolsOrder {
     Partly { n_leading: usize },
 }
 
+impl ToolsOrder {
+    pub fn name(self) -> &'static str {
+        match self {
+            ToolsOrder::AsSent => "as_sent",
+            ToolsOrder::AsFirstSeen => "as_first_seen",
+            ToolsOrder::Appended { .. } => "appended",
+            ToolsOrder::Prefix => "prefix",
+            ToolsOrder::Partly { .. } => "partly",
+        }
+    }
+}
+
 /// A request's tools, and whose they are.
 pub(super) struct Wish<'a> {
     pub(super) owner: Owner,

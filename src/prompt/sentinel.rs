@@ -113,7 +113,7 @@ impl Controls {
     }
 
     fn guard_message(&self, message: &mut Message) -> Result<(), Reserved> {
-        let Message { role: _, content, reasoning, name, tool_calls, tool_call_id } = message;
+        let Message { role: _, content, reasoning, name, tool_calls, tool_call_id, n_marked_bytes: _ } = message;
         self.guard(content)?;
         for text in [reasoning, name, tool_call_id].into_iter().flatten() {
             self.guard(text)?;
@@ -131,7 +131,7 @@ impl Controls {
     /// Whether `message` is worth a copy: it may hold something to replace or to refuse.
     fn is_suspect(&self, message: &Message) -> bool {
         let suspect = |text: &String| self.finder.is_match(text) || sentinels(text).next().is_some();
-        let Message { role: _, content, reasoning, name, tool_calls, tool_call_id } = message;
+        let Message { role: _, content, reasoning, name, tool_calls, tool_call_id, n_marked_bytes: _ } = message;
         suspect(content)
             || [reasoning, name, tool_call_id].into_iter().flatten().any(suspect)
             || tool_calls.iter().any(|ToolCall { id, name, arguments }| {

@@ -133,7 +133,7 @@ pub(super) enum Style {
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     style: Style,
-    /// Refuses two messages of one role in a row and system messages after the first.
+    /// Refuses a beginning that is no user's, two messages of one role in a row, and system messages after the first.
     strict: bool,
     /// What becomes of a message's second call.
     second_call: SecondCall,
@@ -183,6 +183,10 @@ impl ChatTemplate for Template {
 impl PreparedTemplate for Template {
     fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
         if self.strict {
+            let first = messages.iter().find(|message| message.role != Role::System);
+            if first.is_some_and(|first| first.role != Role::User) {
+                return Err(EngineError::Template("a user must begin".to_string()));
+            }
             for (index, pair) in messages.windows(2).enumerate() {
                 if pair[0].role == pair[1].role || pair[1].role == Role::System {
                     return Err(EngineError::Template(format!("messages[{}] must alternate", index + 1)));

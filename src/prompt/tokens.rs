@@ -62,6 +62,45 @@ impl Tokeniser {
         &text[end..]
     }
 
+    /// How many of `tokens`, the whole of `text`, stand in front of each of `bytes`, which rise. A token that reaches over
+    /// such a place counts as in front of it.
+    pub(super) fn offsets(&self, text: &str, tokens: &[Token], bytes: &[usize]) -> Vec<usize> {
+        let mut offsets = Vec::with_capacity(bytes.len());
+        let bos = self.vocab.bos();
+        let (mut start, mut start_idx) = (0, usize::from(bos.is_some()));
+        let mut piece = Vec::new();
+        let ends = self.controls.find(text).map(|(range, control)| (range, Some(control)));
+        for (range, control) in ends.chain(iter::once((text.len()..text.len(), None))) {
+            // However often the template wrote it, one is left, and it is counted.
+            if control.is_some() && control == bos && text[..range.start].trim().is_empty() {
+                start = range.end;
+                continue;
+            }
+            let stretch = &tokens[start_idx.min(tokens.len())..];
+            let n_stretch = control.and_then(|control| stretch.iter().position(|token| *token == control));
+            let n_stretch = n_stretch.unwrap_or(stretch.len());
+            let (mut n_bytes, mut n_passed) = (0, 0);
+            while let Some(&byte) = bytes.get(offsets.len()).filter(|byte| **byte <= range.start) {
+                if byte >= range.start {
+                    n_passed = n_stretch;
+                }
+                let end = (start..=byte.max(start)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(start);
+                let n_wanted = self.controls.restore(&text[start..end]).len();
+                while n_passed < n_stretch && n_bytes < n_wanted {
+                    piece.clear();
+                    self.vocab.piece(stretch[n_passed], &mut piece);
+                    n_bytes += piece.len();
+                    n_passed += 1;
+                }
+                offsets.push(start_idx + n_passed);
+            }
+            start_idx += n_stretch + usize::from(control.is_some());
+            start = range.end;
+        }
+        offsets.resize(bytes.len(), tokens.len());
+        offsets
+    }
+
     /// Keeps the tokens of an answer. Without stretches nothing can be kept.
     pub(super) fn remember(&mut self, spoken: &Spoken) {
         if self.splits {

@@ -8,11 +8,14 @@ use std::time::Instant;
 
 use tracing::{debug, error, warn};
 
+use super::Pin;
+use super::restoring::Restoring;
 use super::sequence::{Follows, GROWTH, Running, Sequence, Work};
 use super::step::Scheduler;
 use crate::engine::Engine;
-use crate::kv::Standing;
-use crate::request::{CacheUse, Finish, MissCause};
+use crate::kv::{Restorable, Standing, check_pins};
+use crate::request::{CacheUse, Finish, MissCause, Token};
+use crate::telemetry::{MissedRecord, Record};
 
 /// A request follows another that is computing its next tokens if that saves at least this many. Fewer than a third of a
 /// small chunk are computed sooner than waited for.
@@ -65,13 +68,29 @@ impl<E: Engine> Scheduler<E> {
                 return true;
             }
         }
-        let cause = self.miss_cause(&self.running[index].sequence);
-        self.tell_admitted(index, cause);
+        // Behind what it had in common with its leader, it may have been saved itself.
+        let Running { sequence, .. } = &self.running[index];
+        match self.cache.restorable(sequence.owner, sequence.reusable()) {
+            Some(restorable) if !restorable.is_faster => {
+                self.tell_slower(restorable);
+                self.tell_admitted(index, MissCause::RestoreSlower);
+            }
+            Some(restorable) if restorable.n_stand == n_past => {
+                self.running[index].sequence.restoring = Some(Restoring::new(Instant::now(), n_past));
+            }
+            _ => {
+                let cause = self.miss_cause(&self.running[index].sequence);
+                self.tell_admitted(index, cause);
+            }
+        }
         true
     }
 
     /// Admits parked sequences, then waiting ones, in order, while they fit; then a pin to warm.
     pub(super) fn admit(&mut self) {
+        if self.savings.sweep_wait().is_some() {
+            return;
+        }
         while self.n_answering() < self.parallel {
             let (sequence, was_parked) = match self.parked.pop_front() {
                 Some(sequence) => (sequence, true),
@@ -120,13 +139,22 @@ impl<E: Engine> Scheduler<E> {
         loop {
             let n_hit = self.cache.find(sequence.owner, sequence.reusable());
             let follows = self.find_leader(&sequence, n_hit, self.running.len());
-            let cause = self.miss_cause(&sequence);
-            match self.stand(&sequence, follows) {
+            // A follower takes what its leader computes first, and is restored behind that.
+            let found = match follows {
+                Some(_) => None,
+                None => self.cache.restorable(sequence.owner, sequence.reusable()),
+            };
+            let restorable = found.filter(|found| found.is_faster);
+            let slower = found.filter(|found| !found.is_faster);
+            let cause = if slower.is_some() { MissCause::RestoreSlower } else { self.miss_cause(&sequence) };
+            match self.stand(&sequence, follows, restorable) {
                 Err(error) => {
                     self.end(sequence, Finish::Error, Some(error));
                     return None;
                 }
                 Ok(Some(standing)) => {
+                    slower.into_iter().for_each(|slower| self.tell_slower(slower));
+                    sequence.restoring = restorable.map(|_| Restoring::new(Instant::now(), n_hit));
                     self.start(sequence, standing, follows, cause);
                     return None;
                 }
@@ -156,16 +184,21 @@ impl<E: Engine> Scheduler<E> {
     }
 
     /// A place in the cache with the sequence's tokens and its first reservation promised.
-    fn stand(&mut self, sequence: &Sequence<E::Sampler>, follows: Option<Follows>) -> Result<Option<Standing>, String> {
+    fn stand(
+        &mut self,
+        sequence: &Sequence<E::Sampler>,
+        follows: Option<Follows>,
+        restorable: Option<Restorable>,
+    ) -> Result<Option<Standing>, String> {
         let n_cells = self.cache.cells().total;
         let n_led = follows.map_or(0, |follows| follows.n_common);
         let n_tokens = sequence.tokens.len();
         let n_first = sequence.first_reservation();
         // An answer may end at the end of the context, so no more than that is ever promised.
         let n_needed = |n_hit: usize| (n_tokens + n_first).min(n_cells).saturating_sub(n_hit.max(n_led));
-        self.cache
-            .stand(&mut self.engine, sequence.owner, sequence.reusable(), n_needed)
-            .map_err(|error| error.to_string())
+        let reusable = sequence.reusable();
+        let held = restorable.map_or(reusable, |restorable| &reusable[..restorable.n_stand]);
+        self.cache.stand(&mut self.engine, sequence.owner, held, n_needed).map_err(|error| error.to_string())
     }
 
     fn start(
@@ -183,24 +216,40 @@ impl<E: Engine> Scheduler<E> {
             ?follows,
             "admitted"
         );
+        if let Work::Answer(answer) = &sequence.work
+            && answer.cache.is_none()
+        {
+            let files = self.cache.touch(&standing, sequence.reusable());
+            if let Some(disk) = &self.savings.disk {
+                files.into_iter().for_each(|key| disk.touch(key));
+            }
+        }
+        let is_complete = follows.is_none() && sequence.restoring.is_none();
         self.running.push(Running { sequence, standing });
-        if follows.is_none() {
+        if is_complete {
             self.tell_admitted(self.running.len() - 1, cause);
         }
     }
 
-    fn miss_cause(&self, sequence: &Sequence<E::Sampler>) -> MissCause {
+    pub(super) fn miss_cause(&self, sequence: &Sequence<E::Sampler>) -> MissCause {
         let last_cut = sequence.cuts.last().copied().unwrap_or(0);
         self.cache.miss_cause(sequence.owner, &sequence.tokens, last_cut)
     }
 
     /// Tells the client what it did not have to wait for; a follower hears it when its leader is done.
-    fn tell_admitted(&mut self, index: usize, cause: MissCause) {
+    pub(super) fn tell_admitted(&mut self, index: usize, cause: MissCause) {
         let Running { sequence, standing } = &mut self.running[index];
         let n_cached = standing.n_past();
         let n_prompt = sequence.n_prompt;
+        let n_restored = (sequence.n_from_ram + sequence.n_from_disk).min(n_cached);
         if let Work::Answer(answer) = &mut sequence.work {
-            answer.admit(CacheUse { n_prompt, n_cached, n_restored: 0, cause }, Instant::now());
+            if answer.cache.is_none()
+                && let Some(missed) = self.cache.missed(sequence.owner, &sequence.tokens, n_cached)
+            {
+                let (n_tokens, n_more_bytes) = (missed.n_tokens, missed.n_more_bytes);
+                (self.record)(Record::Missed(MissedRecord { n_tokens, n_more_bytes }));
+            }
+            answer.admit(CacheUse { n_prompt, n_cached, n_restored, cause }, Instant::now());
             self.pins.count_hit(&sequence.tokens, n_cached);
         }
     }
@@ -232,9 +281,13 @@ impl<E: Engine> Scheduler<E> {
         let pin = self.pins.start(index);
         let (tokens, cuts) = (pin.prompt.tokens.clone(), pin.prompt.cuts.clone());
         self.next_key += 1;
-        let sequence = Sequence::warming(self.next_key, index, tokens, cuts);
-        match self.stand(&sequence, None) {
+        let mut sequence = Sequence::warming(self.next_key, index, tokens, cuts);
+        let n_hit = self.cache.find(sequence.owner, &sequence.tokens);
+        let found = self.cache.restorable(sequence.owner, &sequence.tokens);
+        let restorable = found.filter(|found| found.is_faster);
+        match self.stand(&sequence, None, restorable) {
             Ok(Some(standing)) => {
+                sequence.restoring = restorable.map(|_| Restoring::new(Instant::now(), n_hit));
                 let is_held = standing.n_past() == sequence.tokens.len();
                 self.start(sequence, standing, None, MissCause::Cold);
                 // Another pin begins with it, or it was given up and not evicted: no step will end it.
@@ -284,6 +337,27 @@ impl<E: Engine> Scheduler<E> {
         }
     }
 
+    /// Puts `new` pins in place of those with the same names. Those that would not fit are refused as a whole.
+    pub(super) fn repin(&mut self, new: Vec<Pin>) {
+        let pins = self.pins.with(&new);
+        let tokens: Vec<&[Token]> = pins.iter().map(|pin| pin.prompt.tokens.as_slice()).collect();
+        if let Err(error) = check_pins(&tokens, self.cache.cells().total, self.cache.is_shared()) {
+            error!(%error, "new pins do not fit: the old ones stay");
+            return;
+        }
+        for index in self.pins.differing(&pins) {
+            // One that is being computed is another's work now.
+            let is_warming = |running: &Running<_>| matches!(running.sequence.work, Work::Warm(pin) if pin == index);
+            if let Some(running_idx) = self.running.iter().position(is_warming) {
+                self.park(running_idx);
+            }
+            if let Some(pinned) = self.pins.replace(index, pins[index].clone()) {
+                self.cache.unpin(pinned);
+            }
+        }
+        self.cache.tiers().keep_pins(&self.pins.prefixes());
+    }
+
     /// Gives all warm pins up, so that their cells can be evicted. They are warmed again when nothing else is to do.
     fn give_up_pins(&mut self) -> bool {
         let given = self.pins.give_up();
@@ -301,6 +375,7 @@ impl<E: Engine> Scheduler<E> {
     pub(super) fn park(&mut self, index: usize) {
         let Running { mut sequence, standing } = self.running.remove(index);
         sequence.follows = None;
+        sequence.restoring = None;
         let n_past = standing.n_past();
         debug!(key = sequence.key, n_past, "parked");
         self.cache.leave(&mut self.engine, standing, &sequence.tokens[..n_past]);

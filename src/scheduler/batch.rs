@@ -57,7 +57,8 @@ pub(super) fn chunk_end(cuts: &[usize], n_tokens: usize, pos: usize) -> usize {
 
 /// Fills one step. `is_mixed`: whether sequences may share a batch across decode and prefill; else it is either all decoding
 /// ones or one chunk alone (hybrids split batches by company).
-pub(super) fn fill(candidates: &[Candidate], is_mixed: bool) -> Vec<Part> {
+/// `n_copied`: tokens whose cells were copied for this step already; they count like computed ones.
+pub(super) fn fill(candidates: &[Candidate], is_mixed: bool, n_copied: usize) -> Vec<Part> {
     let mut parts: Vec<Part> =
         candidates.iter().filter(|c| c.is_decoding).map(|c| Part { index: c.index, n: 1 }).collect();
     if !is_mixed && !parts.is_empty() {
@@ -66,7 +67,7 @@ pub(super) fn fill(candidates: &[Candidate], is_mixed: bool) -> Vec<Part> {
     let mut prefilling: Vec<&Candidate> = candidates.iter().filter(|c| !c.is_decoding).collect();
     prefilling.sort_by_key(|c| (std::cmp::Reverse(c.priority), c.served, c.index));
     let highest = prefilling.first().map(|c| c.priority);
-    let mut n_left = PREFILL_BUDGET;
+    let mut n_left = PREFILL_BUDGET.saturating_sub(n_copied);
     for candidate in prefilling {
         let n = candidate.chunk_end - candidate.n_past;
         // A chunk is never cut to fit, and the background never rides along: its chunk would lengthen this step.
@@ -138,22 +139,29 @@ mod tests {
             prefill(2, Priority::Interactive, 100, 3),
             prefill(3, Priority::Interactive, 50, 4),
         ];
-        let parts = fill(&candidates, true);
+        let parts = fill(&candidates, true, 0);
         assert_eq!(parts, [Part { index: 1, n: 1 }, Part { index: 2, n: 100 }, Part { index: 3, n: 50 }]);
     }
 
     #[test]
     fn warming_waits_for_interactive_prefill_and_rides_beside_decoding() {
         let warming = prefill(0, Priority::Background, 1000, 0);
-        assert_eq!(fill(&[warming, prefill(1, Priority::Interactive, 20, 9)], true), [Part { index: 1, n: 20 }]);
-        assert_eq!(fill(&[warming, decode(1)], true), [Part { index: 1, n: 1 }, Part { index: 0, n: 256 }]);
+        assert_eq!(fill(&[warming, prefill(1, Priority::Interactive, 20, 9)], true, 0), [Part { index: 1, n: 20 }]);
+        assert_eq!(fill(&[warming, decode(1)], true, 0), [Part { index: 1, n: 1 }, Part { index: 0, n: 256 }]);
     }
 
     #[test]
     fn an_unmixed_batch_is_all_decoding_or_one_chunk() {
         let one = prefill(0, Priority::Interactive, 20, 0);
         let two = prefill(1, Priority::Interactive, 20, 1);
-        assert_eq!(fill(&[one, decode(2), decode(3)], false), [Part { index: 2, n: 1 }, Part { index: 3, n: 1 }]);
-        assert_eq!(fill(&[two, one], false), [Part { index: 0, n: 20 }]);
+        assert_eq!(fill(&[one, decode(2), decode(3)], false, 0), [Part { index: 2, n: 1 }, Part { index: 3, n: 1 }]);
+        assert_eq!(fill(&[two, one], false, 0), [Part { index: 0, n: 20 }]);
+    }
+    #[test]
+    fn what_is_copied_counts_like_what_is_computed() {
+        let candidates =
+            [prefill(0, Priority::Interactive, 200, 1), decode(1), prefill(2, Priority::Interactive, 50, 2)];
+        assert_eq!(fill(&candidates, true, 100), [Part { index: 1, n: 1 }, Part { index: 2, n: 50 }]);
+        assert_eq!(fill(&candidates, true, 256), [Part { index: 1, n: 1 }]);
     }
 }

@@ -3,12 +3,16 @@
 //! A *step* is one `decode` call: a token for every decoding sequence, then prefill chunks under the token budget.
 //! This file is the door: what others send in and what they can watch. It decides nothing. Inside, `batch` (who joins a
 //! step) and `emission` (what text may leave) are pure, `sequence` is one request's life, `pins` their state, `admission`
-//! says who runs, `step` is the loop.
+//! says who runs, `saving` and `restoring` copy out of the cells and back beside the steps, `disk` is the door to files, `step` is
+//! the loop.
 
 mod admission;
 mod batch;
+mod disk;
 mod emission;
 mod pins;
+mod restoring;
+mod saving;
 mod sequence;
 mod step;
 #[cfg(test)]
@@ -23,11 +27,15 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc as async_mpsc, watch};
 
+pub use self::disk::{Disk, Lower, OpenLower, Opened};
 use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Memory, Model, Threads};
-pub use crate::kv::Cells;
 use crate::kv::budget::n_seq_max;
+use crate::kv::learned::Learned;
+use crate::kv::tiers::{Held, Tiers};
+pub use crate::kv::{Budgets, Cells};
 use crate::kv::{Cache, PinsTooLarge, check_pins};
 use crate::request::{Event, Owner, Sampling, Token, TokenPrompt};
+use crate::snapshots::Report;
 use crate::telemetry::Record;
 
 /// Everything the scheduler must know of a request.
@@ -56,6 +64,8 @@ pub struct Pin {
 /// What can be seen from outside; published after each step that changed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
+    /// The name of the memory's class; `None` until the context is open.
+    pub memory: Option<&'static str>,
     pub pins: Vec<PinStatus>,
     pub cells: Cells,
     /// Sequence ids: free, held by running sequences, all. The rest stand on what the cache holds.
@@ -68,6 +78,9 @@ pub struct Status {
     pub n_tokens_ahead: usize,
     /// Measured prefill speed, 0 until something was computed.
     pub prefill_tokens_per_second: u64,
+    /// What lies below the cells, and what may.
+    pub lower: Held,
+    pub lower_budgets: Budgets,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +119,7 @@ pub struct Options {
     pub threads: Threads,
     pub pins: Vec<Pin>,
     pub record: Recorder,
+    pub open_lower: OpenLower,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +134,9 @@ pub enum StartError {
 
 pub(crate) enum Command {
     Submit(Box<Submission>),
+    Disk(Report),
+    /// Pins that stand in place of those with the same names.
+    Repin(Vec<Pin>),
     Stop,
 }
 
@@ -164,6 +181,12 @@ impl SchedulerHandle {
         self.limits
     }
 
+    /// Replaces pins by their names: the new ones are warmed, what the old ones held may be evicted.
+    pub fn repin(&self, pins: Vec<Pin>) {
+        // A closed inbox means that nothing is kept any more.
+        let _ = self.inbox.send(Command::Repin(pins));
+    }
+
     /// Ends all answers and the thread.
     pub fn stop(&self) {
         // A closed inbox means that it has stopped already.
@@ -194,11 +217,13 @@ pub fn start<M: Model>(model: Arc<M>, options: Options) -> Result<(SchedulerHand
     let n_waiting = Arc::new(AtomicUsize::new(0));
     let n_waiting_max = options.queue;
     let thread = std::thread::Builder::new().name("hob-scheduler".to_owned()).spawn({
-        let n_waiting = n_waiting.clone();
+        let (n_waiting, inbox) = (n_waiting.clone(), inbox.clone());
         move || {
-            let opened = open(&*model, options, status_sender, n_waiting);
+            // A report to a scheduler that has stopped is of no use to anybody.
+            let reports = Box::new(move |report| drop(inbox.send(Command::Disk(report))));
+            let opened = open(&*model, options, status_sender, n_waiting, reports);
             match opened {
-                Ok(scheduler) => {
+                Ok(mut scheduler) => {
                     let limits = scheduler.engine.limits();
                     scheduler.publish_status();
                     if opened_sender.send(Ok(limits)).is_ok() {
@@ -221,11 +246,12 @@ fn open<M: Model>(
     options: Options,
     status: watch::Sender<Status>,
     n_waiting: Arc<AtomicUsize>,
+    reports: crate::snapshots::Reporter,
 ) -> Result<step::Scheduler<M::Engine<'_>>, StartError> {
     let facts = model.facts();
     let context = ContextOptions {
         n_cells: options.n_cells,
-        n_seq_max: n_seq_max(options.parallel, options.pins.len(), facts.n_vocab),
+        n_seq_max: n_seq_max(options.parallel, options.pins.len(), facts.n_vocab, |n| model.n_ids(n)),
         n_batch: n_batch(options.parallel),
         kv_type: options.kv_type,
         threads: options.threads,
@@ -237,8 +263,15 @@ fn open<M: Model>(
         let missing_bytes = too_large.missing as u64 * facts.kv_bytes_per_token(options.kv_type);
         StartError::Pins { too_large, missing_bytes }
     })?;
+    let lower = (options.open_lower)(&Opened { limits, saved_form: engine.saved_form() }, reports);
+    let cache = Cache::new(limits.n_cells, limits.n_seq_max, limits.memory);
+    let bytes_per_token = facts.kv_bytes_per_token(options.kv_type);
     Ok(step::Scheduler {
-        cache: Cache::new(limits.n_cells, limits.n_seq_max, limits.memory),
+        cache: cache.with_tiers(Tiers::new(lower.budgets), limits.n_piece_max, bytes_per_token),
+        savings: saving::Savings::new(lower.disk),
+        reads: restoring::Reads::default(),
+        learned: Learned::default(),
+        looked_idle: std::time::Instant::now(),
         engine,
         vocab: model.vocab(),
         running: Vec::new(),

@@ -51,6 +51,11 @@ impl Pins {
         prefixes.max_by_key(|(_, entry)| entry.pin.prompt.tokens.len()).map(|(index, _)| index)
     }
 
+    /// The tokens of all pins.
+    pub(super) fn prefixes(&self) -> Vec<&[Token]> {
+        self.pins.iter().map(|entry| entry.pin.prompt.tokens.as_slice()).collect()
+    }
+
     /// Marks a cold pin as warming and gives it.
     pub(super) fn start(&mut self, index: usize) -> &Pin {
         self.pins[index].state = State::Warming { n_done: 0 };
@@ -95,6 +100,28 @@ impl Pins {
             State::Cold | State::Warming { .. } => unreachable!("only warm pins were taken"),
         });
         given.collect()
+    }
+
+    /// All pins as they would be with `pins` in place of those with the same names.
+    pub(super) fn with(&self, pins: &[Pin]) -> Vec<Pin> {
+        let named = |entry: &Entry| pins.iter().find(|pin| pin.name == entry.pin.name).unwrap_or(&entry.pin).clone();
+        self.pins.iter().map(named).collect()
+    }
+
+    /// Puts `pin` in the place of the cold or warm pin at `index`; gives what the old one holds, for the caller to unpin.
+    pub(super) fn replace(&mut self, index: usize, pin: Pin) -> Option<Pinned> {
+        let old = std::mem::replace(&mut self.pins[index].pin, pin);
+        debug_assert_eq!(old.name, self.pins[index].pin.name);
+        self.pins[index].n_failures = 0;
+        match std::mem::replace(&mut self.pins[index].state, State::Cold) {
+            State::Warm(pinned) => Some(pinned),
+            State::Cold | State::Warming { .. } => None,
+        }
+    }
+
+    /// Indices of the pins that are other ones in `pins`, which are all.
+    pub(super) fn differing(&self, pins: &[Pin]) -> Vec<usize> {
+        (0..pins.len()).filter(|&index| self.pins[index].pin != pins[index]).collect()
     }
 
     /// Counts a request whose prompt begins with a pin it did not have to compute.

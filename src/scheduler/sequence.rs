@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use super::Submission;
 use super::batch::{Candidate, Priority, chunk_end};
 use super::emission::Emission;
+use super::restoring::Restoring;
 use crate::kv::Standing;
 use crate::request::{CacheUse, Done, Event, Finish, Owner, Sampling, Timings, Token};
 use crate::telemetry::{Label, RequestRecord};
@@ -32,6 +33,11 @@ pub(super) struct Sequence<S> {
     pub(super) work: Work<S>,
     /// The running sequence that computes this one's next tokens, and up to where they agree.
     pub(super) follows: Option<Follows>,
+    /// It is being brought back from below the cells.
+    pub(super) restoring: Option<Restoring>,
+    /// Tokens that came back for it from RAM, and from disk.
+    pub(super) n_from_ram: usize,
+    pub(super) n_from_disk: usize,
     pub(super) served: u64,
 }
 
@@ -99,6 +105,9 @@ impl<S> Sequence<S> {
             cuts: submission.prompt.cuts,
             work: Work::Answer(Box::new(answer)),
             follows: None,
+            restoring: None,
+            n_from_ram: 0,
+            n_from_disk: 0,
             served: 0,
         }
     }
@@ -112,6 +121,9 @@ impl<S> Sequence<S> {
             cuts,
             work: Work::Warm(pin),
             follows: None,
+            restoring: None,
+            n_from_ram: 0,
+            n_from_disk: 0,
             served: 0,
         }
     }
@@ -145,20 +157,22 @@ impl<S> Sequence<S> {
         if self.is_warming() { Priority::Background } else { Priority::Interactive }
     }
 
-    /// Its part in filling the next step; `None` while it follows another or its client reads too slowly.
+    /// Its part in filling the next step; `None` while it follows another, is restored, or its client reads too slowly.
     pub(super) fn candidate(&self, index: usize, n_past: usize, priority: Priority) -> Option<Candidate> {
         let can_send = match &self.work {
             Work::Answer(answer) => answer.events.capacity() >= EVENTS_PER_STEP,
             Work::Warm(_) => true,
         };
-        (self.follows.is_none() && can_send && n_past < self.tokens.len()).then(|| Candidate {
-            index,
-            priority,
-            n_past,
-            n_tokens: self.tokens.len(),
-            chunk_end: chunk_end(&self.cuts, self.tokens.len(), n_past),
-            is_decoding: self.is_decoding(n_past),
-            served: self.served,
+        (self.follows.is_none() && self.restoring.is_none() && can_send && n_past < self.tokens.len()).then(|| {
+            Candidate {
+                index,
+                priority,
+                n_past,
+                n_tokens: self.tokens.len(),
+                chunk_end: chunk_end(&self.cuts, self.tokens.len(), n_past),
+                is_decoding: self.is_decoding(n_past),
+                served: self.served,
+            }
         })
     }
 
@@ -195,6 +209,7 @@ impl<S> Answer<S> {
         finish: Finish,
         error: Option<String>,
         (prompt, generated): (&[Token], &[Token]),
+        n_from_disk: usize,
         now: Instant,
     ) -> RequestRecord {
         let n_prompt = prompt.len();
@@ -219,7 +234,9 @@ impl<S> Answer<S> {
         RequestRecord {
             label: self.label,
             n_prompt,
-            n_reused_cells: cache.n_cached,
+            n_reused_cells: cache.n_cached - cache.n_restored,
+            n_reused_ram: cache.n_restored - n_from_disk.min(cache.n_restored),
+            n_reused_disk: n_from_disk.min(cache.n_restored),
             n_computed: self.n_computed,
             n_generated: self.n_generated,
             queue: timings.queue,

@@ -1,5 +1,7 @@
 //! The scheduler as others see it, over the simulated engine: what is computed, what is said, what is left behind.
 
+mod tiers;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,11 +42,22 @@ struct Setup {
     attention: Attention,
     /// Whether even the first step waits for `open_gate`.
     is_gated: bool,
+    lower: OpenLower,
+    record: Recorder,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { n_cells: 4096, parallel: 4, queue: 8, pins: Vec::new(), attention: Attention::Full, is_gated: false }
+        Setup {
+            n_cells: 4096,
+            parallel: 4,
+            queue: 8,
+            pins: Vec::new(),
+            attention: Attention::Full,
+            is_gated: false,
+            lower: Box::new(|_, _| Lower::default()),
+            record: Box::new(|_| {}),
+        }
     }
 }
 
@@ -61,7 +74,8 @@ fn try_house(setup: Setup) -> Result<House, StartError> {
         kv_type: KvType::F16,
         threads: Threads::same(1),
         pins: setup.pins,
-        record: Box::new(|_| {}),
+        record: setup.record,
+        open_lower: setup.lower,
     };
     let (handle, thread) = start(Arc::new(model), options)?;
     Ok(House { handle, faults, thread: Some(thread) })
@@ -91,7 +105,12 @@ impl House {
 
     fn try_submit(&self, owner: Owner, prompt: &str, max_tokens: usize) -> Result<mpsc::Receiver<Event>, SubmitError> {
         let (events, receiver) = mpsc::channel(4096);
-        self.handle.submit(Submission {
+        self.handle.submit(self.submission(owner, prompt, max_tokens, events))?;
+        Ok(receiver)
+    }
+
+    fn submission(&self, owner: Owner, prompt: &str, max_tokens: usize, events: mpsc::Sender<Event>) -> Submission {
+        Submission {
             prompt: TokenPrompt { tokens: tokens(prompt), cuts: vec![] },
             sampling: Sampling { temperature: 0.0, ..Sampling::default() },
             max_tokens: Some(max_tokens),
@@ -100,8 +119,7 @@ impl House {
             received: Instant::now(),
             label: Default::default(),
             events,
-        })?;
-        Ok(receiver)
+        }
     }
 
     fn ask(&self, owner: Owner, prompt: &str, max_tokens: usize) -> (String, Done) {
@@ -435,4 +453,45 @@ fn many_one_shots_need_no_more_ids_than_there_are() {
         assert_eq!(house.ask(ALICE, &prompt, 2).0, cold(&prompt, 2));
     }
     house.is_empty();
+}
+
+#[test]
+fn a_new_pin_takes_the_place_of_the_old_one_and_nobody_is_disturbed() {
+    let (monday, tuesday) = (text('m', 300), text('t', 320));
+    let house = house(Setup { pins: vec![pin("house", &monday), pin("kids", &text('k', 50))], ..Setup::default() });
+    house.await_status(|status| status.pins.iter().all(|pin| pin.is_warm));
+    let running = house.submit(ALICE, &format!("{monday} Alice asks"), 40);
+    house.handle.repin(vec![pin("house", &tuesday)]);
+    house.await_status(|status| status.pins[0].n_tokens == 320 && status.pins.iter().all(|pin| pin.is_warm));
+    let (_, done) = finish(running);
+    assert_ne!(done.finish, Finish::Error);
+    let (_, done) = house.ask(BOB, &format!("{tuesday} Bob asks"), 4);
+    assert_eq!(done.cache.n_cached, 320);
+    // The old one is nobody's pin any more: its cells may be taken.
+    let status = house.await_status(|status| status.n_running == 0 && status.cells.held == 0);
+    assert_eq!(status.cells.pinned, 320 + 50);
+    // Equal pins are left alone.
+    let n_computed = house.faults.n_computed();
+    house.handle.repin(vec![pin("house", &tuesday), pin("unknown", "x")]);
+    let (_, done) = house.ask(BOB, &format!("{tuesday} Bob asks"), 4);
+    assert_eq!(house.faults.n_computed() - n_computed, done.n_generated.min(3) + 1);
+}
+
+#[test]
+fn a_pin_that_is_being_warmed_can_be_replaced() {
+    let house = house(Setup { pins: vec![pin("house", &text('m', 3000))], is_gated: true, ..Setup::default() });
+    house.await_status(|status| status.pins[0].n_tokens == 3000);
+    house.handle.repin(vec![pin("house", &text('t', 100))]);
+    house.faults.open_gate();
+    let status = house.await_status(|status| status.pins[0].is_warm);
+    assert_eq!((status.pins[0].n_tokens, status.cells.pinned), (100, 100));
+}
+
+#[test]
+fn new_pins_that_do_not_fit_are_refused_and_the_old_ones_stay() {
+    let house = house(Setup { n_cells: 1024, pins: vec![pin("house", &text('m', 200))], ..Setup::default() });
+    house.await_status(|status| status.pins[0].is_warm);
+    house.handle.repin(vec![pin("house", &text('t', 900))]);
+    let (_, done) = house.ask(BOB, &format!("{} asks", text('m', 200)), 4);
+    assert_eq!(done.cache.n_cached, 200);
 }

@@ -3,9 +3,12 @@
 //! A *record* is one thing that happened. One thread owns the connection and writes in batches; senders never wait, a
 //! full inbox drops and counts. Prompt text is never stored.
 
+mod documents;
+mod plan;
 mod queries;
 mod schema;
 mod store;
+mod why;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,11 +16,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
+pub use documents::{DocumentRow, read_documents};
+pub use plan::{GainRecord, MovedRecord, PlanRecord, RegionRecord, SectionRecord};
 pub use queries::{Reader, Stats};
 pub use store::Store;
+pub use why::{Account, RequestRow};
 
 /// Records on their way to the writer. It empties the inbox at once but for the time of a write, so this is room for
-/// some seconds of a stuck disk; a full one costs about 200 KiB.
+/// some seconds of a stuck disk; a full one costs about 1.5 MiB, most of it plans.
 const INBOX_MAX: usize = 1_024;
 
 /// The two ends of telemetry: for those who have something to tell, and for `Store::run`.
@@ -48,6 +56,16 @@ impl TelemetryHandle {
         self.n_dropped.load(Ordering::Relaxed)
     }
 
+    /// The rows of requests that are `wanted`, newest first. What is recorded and not stored yet is stored before.
+    pub async fn rows(&self, wanted: Wanted) -> Result<Vec<RequestRow>, ReadError> {
+        let (reply, rows) = oneshot::channel();
+        self.inbox.try_send(Command::Read { wanted, reply }).map_err(|error| match error {
+            mpsc::TrySendError::Full(_) => ReadError::Busy,
+            mpsc::TrySendError::Disconnected(_) => ReadError::Off,
+        })?;
+        rows.await.map_err(|_| ReadError::Off)?.map_err(ReadError::Database)
+    }
+
     /// Makes the writer store what was recorded so far and end; then join its thread.
     pub fn stop(&self) {
         // A writer that has gone has nothing left to stop.
@@ -63,10 +81,31 @@ pub struct Inbox {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would cost each record an allocation, and Stop is sent once")]
+#[expect(clippy::large_enum_variant, reason = "a box would cost each record an allocation, and the others are rare")]
 enum Command {
     Record(Record),
+    Read { wanted: Wanted, reply: oneshot::Sender<rusqlite::Result<Vec<RequestRow>>> },
     Stop,
+}
+
+/// Which requests to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// So many.
+    Newest(usize),
+    /// By `x-request-id`.
+    Id(String),
+}
+
+/// Why a running daemon cannot tell of its requests.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("telemetry is off: the log says why")]
+    Off,
+    #[error("telemetry has too much to write down")]
+    Busy,
+    #[error("the telemetry database cannot be read")]
+    Database(#[source] rusqlite::Error),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +132,8 @@ pub struct Label {
     pub client: String,
     pub profile: Option<String>,
     pub dialect: &'static str,
+    /// How its prompt was planned.
+    pub plan: Option<Arc<PlanRecord>>,
 }
 
 /// One thing to remember.
@@ -100,6 +141,8 @@ pub struct Label {
 pub enum Record {
     Request(RequestRecord),
     Eviction(EvictionRecord),
+    Restore(RestoreRecord),
+    Missed(MissedRecord),
     Cells(CellsRecord),
 }
 
@@ -109,6 +152,9 @@ pub struct RequestRecord {
     pub n_prompt: usize,
     /// Tokens that were in the cells already.
     pub n_reused_cells: usize,
+    /// Tokens that came back from RAM for it, and from disk.
+    pub n_reused_ram: usize,
+    pub n_reused_disk: usize,
     /// Prompt tokens computed for it: the rest, or less if it ended before its prompt was done.
     pub n_computed: usize,
     pub n_generated: usize,
@@ -127,9 +173,32 @@ pub struct RequestRecord {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvictionRecord {
-    pub n_cells: usize,
-    /// "cells" (room was needed) or "ids" (a sequence id was).
+    /// "cells", "ram" or "disk".
+    pub tier: &'static str,
+    /// "cells" (room was needed), "ids" (a sequence id was) or "idle" (nobody came back) for cells; "room", "failed" or
+    /// "removed" for the tiers below.
     pub cause: &'static str,
+    pub n_tokens: usize,
+    /// 0 for cells: what they take is the same all the time.
+    pub n_bytes: u64,
+}
+
+/// A saved prefix that was to come back into the cells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoreRecord {
+    /// "restored", "failed" (what came before the failure counts) or "slower" (it was computed instead).
+    pub result: &'static str,
+    pub n_tokens: usize,
+    pub n_bytes: u64,
+    pub time: Duration,
+}
+
+/// Tokens that a request computed though they were held once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissedRecord {
+    pub n_tokens: usize,
+    /// With so much more RAM they would still have been held.
+    pub n_more_bytes: u64,
 }
 
 /// Use of the cells while requests ran.

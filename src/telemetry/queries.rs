@@ -8,8 +8,8 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row};
 use serde::Serialize;
 
-use super::TelemetryError;
 use super::schema::{VERSION, version};
+use super::{RequestRow, TelemetryError, Wanted};
 
 /// A request is called warm if at least this share of its prompt was reused.
 const WARM: f64 = 0.5;
@@ -29,8 +29,12 @@ pub struct Stats {
     pub speed: Speed,
     /// Reused tokens ÷ `speed.prefill_median`: what computing them would have taken, in seconds. `None`: no speed yet.
     pub seconds_saved: Option<f64>,
+    pub layout: LayoutStats,
     pub causes: Vec<CauseCount>,
     pub evictions: Vec<EvictionCount>,
+    pub restores: Vec<RestoreCount>,
+    /// What would not have been computed with more RAM; rising.
+    pub more_ram: Vec<MoreRam>,
     /// The sample with the most cells in use.
     pub busiest: Option<CellsSample>,
 }
@@ -82,6 +86,17 @@ pub struct Speed {
     pub decode: Option<f64>,
 }
 
+/// What moving what changes behind what stays was worth.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LayoutStats {
+    /// Of the reused tokens, those that as sent would have been computed.
+    pub saved: u64,
+    /// Their part of `Stats::seconds_saved`.
+    pub seconds_saved: Option<f64>,
+    /// Tokens that `observe` would have saved.
+    pub offered: u64,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CauseCount {
     pub cause: String,
@@ -92,9 +107,27 @@ pub struct CauseCount {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EvictionCount {
+    pub tier: String,
     pub cause: String,
     pub n_evictions: u64,
-    pub n_cells: u64,
+    /// Tokens whose K/V left the tier.
+    pub n_tokens: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RestoreCount {
+    pub result: String,
+    pub n_restores: u64,
+    pub n_tokens: u64,
+    /// All of them together, in milliseconds.
+    pub time_ms: f64,
+}
+
+/// With `n_bytes` more, `n_tokens` would have been there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MoreRam {
+    pub n_bytes: u64,
+    pub n_tokens: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -143,6 +176,51 @@ impl Reader {
         let snapshot = self.connection.transaction().map_err(database)?;
         stats(&snapshot, since_ms).map_err(database)
     }
+
+    /// The rows of requests that are `wanted`, newest first.
+    pub fn rows(&self, wanted: &Wanted) -> Result<Vec<RequestRow>, TelemetryError> {
+        rows_of(&self.connection, wanted).map_err(|source| TelemetryError::Database { path: self.path.clone(), source })
+    }
+}
+
+/// See `Reader::rows`.
+pub(super) fn rows_of(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<Vec<RequestRow>> {
+    let columns =
+        "id, at_ms, client, profile, dialect, finish, n_prompt, n_reused_cells + n_reused_ram + n_reused_disk,
+        n_computed, n_generated, queue_ms, ttft_ms, prefill_ms, decode_ms, cause, miss_at, plan";
+    let read = |row: &Row<'_>| {
+        let number = |index| count(row, index).map(|count| count as usize);
+        let plan: Option<String> = row.get(16)?;
+        Ok(RequestRow {
+            id: row.get(0)?,
+            at_ms: row.get(1)?,
+            client: row.get(2)?,
+            profile: row.get(3)?,
+            dialect: row.get(4)?,
+            finish: row.get(5)?,
+            n_prompt: number(6)?,
+            n_reused: number(7)?,
+            n_computed: number(8)?,
+            n_generated: number(9)?,
+            queue_ms: row.get(10)?,
+            ttft_ms: row.get(11)?,
+            prefill_ms: row.get(12)?,
+            decode_ms: row.get(13)?,
+            cause: row.get(14)?,
+            miss_at: number(15)?,
+            // What a later hob wrote may not be read by this one; the rest of the row is as true without it.
+            plan: plan.and_then(|plan| serde_json::from_str(&plan).ok()),
+        })
+    };
+    match wanted {
+        Wanted::Newest(n_max) => {
+            let n_max = i64::try_from(*n_max).unwrap_or(i64::MAX);
+            rows(connection, &format!("SELECT {columns} FROM requests ORDER BY row DESC LIMIT ?"), [n_max], read)
+        }
+        Wanted::Id(id) => {
+            rows(connection, &format!("SELECT {columns} FROM requests WHERE id = ? ORDER BY row DESC"), [id], read)
+        }
+    }
 }
 
 fn stats(connection: &Connection, since_ms: i64) -> rusqlite::Result<Stats> {
@@ -158,6 +236,7 @@ fn stats(connection: &Connection, since_ms: i64) -> rusqlite::Result<Stats> {
         )?,
         ttft: ttft(connection, since_ms)?,
         seconds_saved: speed.prefill_median.map(|speed| tokens.reused as f64 / speed),
+        layout: layout(connection, since_ms, speed.prefill_median)?,
         tokens,
         speed,
         causes: rows(
@@ -169,11 +248,25 @@ fn stats(connection: &Connection, since_ms: i64) -> rusqlite::Result<Stats> {
         )?,
         evictions: rows(
             connection,
-            "SELECT cause, count(*), sum(n_cells) FROM evictions WHERE at_ms >= ?
-            GROUP BY cause ORDER BY sum(n_cells) DESC, cause",
+            "SELECT tier, cause, count(*), sum(n_cells) FROM evictions WHERE at_ms >= ?
+            GROUP BY tier, cause ORDER BY tier = 'disk', tier, sum(n_cells) DESC, cause",
             [since_ms],
-            |row| Ok(EvictionCount { cause: row.get(0)?, n_evictions: count(row, 1)?, n_cells: count(row, 2)? }),
+            |row| {
+                let (n_evictions, n_tokens) = (count(row, 2)?, count(row, 3)?);
+                Ok(EvictionCount { tier: row.get(0)?, cause: row.get(1)?, n_evictions, n_tokens })
+            },
         )?,
+        restores: rows(
+            connection,
+            "SELECT result, count(*), sum(n_tokens), sum(time_ms) FROM restores WHERE at_ms >= ?
+            GROUP BY result ORDER BY sum(n_tokens) DESC, result",
+            [since_ms],
+            |row| {
+                let (n_restores, n_tokens) = (count(row, 1)?, count(row, 2)?);
+                Ok(RestoreCount { result: row.get(0)?, n_restores, n_tokens, time_ms: row.get(3)? })
+            },
+        )?,
+        more_ram: more_ram(connection, since_ms)?,
         busiest: busiest(connection, since_ms)?,
     })
 }
@@ -188,6 +281,14 @@ fn tokens(connection: &Connection, since_ms: i64) -> rusqlite::Result<Tokens> {
     })?;
     let hit_rate = (prompt > 0).then(|| reused as f64 / prompt as f64);
     Ok(Tokens { prompt, reused, computed, generated, hit_rate })
+}
+
+fn layout(connection: &Connection, since_ms: i64, median: Option<f64>) -> rusqlite::Result<LayoutStats> {
+    let sql = "SELECT total(n_saved), total(n_offered) FROM requests WHERE at_ms >= ? AND finish <> 'refused'";
+    let sums = |row: &Row<'_>| Ok((row.get::<_, f64>(0)?, row.get::<_, f64>(1)?));
+    let (saved, offered) = connection.query_row(sql, [since_ms], sums)?;
+    let seconds_saved = median.filter(|_| saved > 0.0).map(|speed| saved / speed);
+    Ok(LayoutStats { saved: saved as u64, seconds_saved, offered: offered as u64 })
 }
 
 fn ttft(connection: &Connection, since_ms: i64) -> rusqlite::Result<Ttft> {
@@ -220,6 +321,19 @@ fn speed(connection: &Connection, since_ms: i64) -> rusqlite::Result<Speed> {
         prefill_median: percentile(&measured, 50),
         decode: connection.query_row(decode, [since_ms], |row| row.get(0))?,
     })
+}
+
+/// The curve of misses against RAM, at sizes that people buy; a size that saves no more than the one before is left out.
+fn more_ram(connection: &Connection, since_ms: i64) -> rusqlite::Result<Vec<MoreRam>> {
+    let sql = "SELECT total(n_tokens) FROM missed WHERE at_ms >= ? AND n_more_bytes <= ?";
+    let mut points: Vec<MoreRam> = Vec::new();
+    for n_bytes in (0..7).map(|power| (64_u64 << 20) << (2 * power)) {
+        let n_tokens = connection.query_row(sql, (since_ms, n_bytes as i64), |row| row.get::<_, f64>(0))? as u64;
+        if n_tokens > points.last().map_or(0, |last| last.n_tokens) {
+            points.push(MoreRam { n_bytes, n_tokens });
+        }
+    }
+    Ok(points)
 }
 
 fn busiest(connection: &Connection, since_ms: i64) -> rusqlite::Result<Option<CellsSample>> {
@@ -264,8 +378,8 @@ fn count(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::store::tests::{cells, request, store};
-    use super::super::{EvictionRecord, Record, RequestRecord};
+    use super::super::store::tests::{cells, eviction, request, store};
+    use super::super::{MissedRecord, Record, RequestRecord, RestoreRecord};
     use super::*;
 
     fn answered(n_reused: usize, n_prompt: usize, ttft_ms: u64, tokens_per_s: f64) -> Record {
@@ -304,9 +418,17 @@ mod tests {
                     prefill: Duration::ZERO,
                     ..request()
                 }),
-                Record::Eviction(EvictionRecord { n_cells: 64, cause: "cells" }),
-                Record::Eviction(EvictionRecord { n_cells: 200, cause: "ids" }),
-                Record::Eviction(EvictionRecord { n_cells: 32, cause: "cells" }),
+                Record::Eviction(eviction("cells", 64)),
+                Record::Eviction(eviction("ids", 200)),
+                Record::Eviction(eviction("cells", 32)),
+                Record::Restore(RestoreRecord {
+                    result: "restored",
+                    n_tokens: 300,
+                    n_bytes: 7_000,
+                    time: Duration::from_millis(12),
+                }),
+                Record::Missed(MissedRecord { n_tokens: 30, n_more_bytes: 1 << 20 }),
+                Record::Missed(MissedRecord { n_tokens: 12, n_more_bytes: 1 << 30 }),
                 Record::Cells(cells(40)),
                 Record::Cells(cells(41)),
                 Record::Cells(cells(3)),
@@ -382,6 +504,11 @@ mod tests {
             seconds_saved: Some(
                 11.436,
             ),
+            layout: LayoutStats {
+                saved: 0,
+                seconds_saved: None,
+                offered: 0,
+            },
             causes: [
                 CauseCount {
                     cause: "diverged",
@@ -396,14 +523,34 @@ mod tests {
             ],
             evictions: [
                 EvictionCount {
+                    tier: "cells",
                     cause: "ids",
                     n_evictions: 1,
-                    n_cells: 200,
+                    n_tokens: 200,
                 },
                 EvictionCount {
+                    tier: "cells",
                     cause: "cells",
                     n_evictions: 2,
-                    n_cells: 96,
+                    n_tokens: 96,
+                },
+            ],
+            restores: [
+                RestoreCount {
+                    result: "restored",
+                    n_restores: 1,
+                    n_tokens: 300,
+                    time_ms: 12.0,
+                },
+            ],
+            more_ram: [
+                MoreRam {
+                    n_bytes: 67108864,
+                    n_tokens: 30,
+                },
+                MoreRam {
+                    n_bytes: 1073741824,
+                    n_tokens: 42,
                 },
             ],
             busiest: Some(

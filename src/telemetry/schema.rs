@@ -11,7 +11,8 @@ use super::TelemetryError;
 /// The version of today.
 pub(super) const VERSION: usize = MIGRATIONS.len();
 
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE requests (
     -- Order of arrival.
     row INTEGER PRIMARY KEY,
@@ -92,10 +93,75 @@ CREATE TABLE cells (
     n_waiting INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX cells_at_ms ON cells (at_ms);
-"];
+",
+    "
+CREATE TABLE documents (
+    -- The profile that has it.
+    profile TEXT NOT NULL,
+    -- Its file's name without its ending.
+    title TEXT NOT NULL,
+    -- BLAKE3 of its text, which is not stored.
+    hash TEXT NOT NULL,
+    -- When a start first found it, in milliseconds since 1970, UTC.
+    first_seen_ms INTEGER NOT NULL,
+    -- Starts that found another text than the one before.
+    n_changes INTEGER NOT NULL,
+    -- When the last of them was, in milliseconds since 1970, UTC; NULL: there was none.
+    last_change_ms INTEGER,
+    -- Where it stands among its profile's documents, from 0.
+    place INTEGER NOT NULL,
+    PRIMARY KEY (profile, title)
+) STRICT;
+",
+    "
+-- How the prompt was laid out: off, observe, safe, optimise; NULL: written by a hob that did not say.
+ALTER TABLE requests ADD COLUMN layout TEXT;
+-- Prompt tokens that were reused and as sent would not have been.
+ALTER TABLE requests ADD COLUMN n_saved INTEGER NOT NULL DEFAULT 0;
+-- Prompt tokens that observe would have saved.
+ALTER TABLE requests ADD COLUMN n_offered INTEGER NOT NULL DEFAULT 0;
+-- Sections, what moved, where the gain begins: JSON of names, hashes and counts; NULL: written by a hob that kept none.
+ALTER TABLE requests ADD COLUMN plan TEXT;
+CREATE INDEX requests_id ON requests (id);
+",
+    "
+-- Which tier something left: cells, ram, disk.
+ALTER TABLE evictions ADD COLUMN tier TEXT NOT NULL DEFAULT 'cells';
+-- What it took there, in bytes; 0 for cells.
+ALTER TABLE evictions ADD COLUMN n_bytes INTEGER NOT NULL DEFAULT 0;
+
+CREATE TABLE restores (
+    -- Order of arrival.
+    row INTEGER PRIMARY KEY,
+    -- When it had ended, in milliseconds since 1970, UTC.
+    at_ms INTEGER NOT NULL,
+    -- What became of it: restored, failed, slower (it was computed instead).
+    result TEXT NOT NULL,
+    -- Tokens that are back in the cells; of slower ones those that would be.
+    n_tokens INTEGER NOT NULL,
+    -- What was copied, in bytes.
+    n_bytes INTEGER NOT NULL,
+    -- From admission to its end, in milliseconds.
+    time_ms REAL NOT NULL
+) STRICT;
+CREATE INDEX restores_at_ms ON restores (at_ms);
+
+CREATE TABLE missed (
+    -- Order of arrival.
+    row INTEGER PRIMARY KEY,
+    -- When a request came back for what was held no more, in milliseconds since 1970, UTC.
+    at_ms INTEGER NOT NULL,
+    -- Tokens it had to compute for that.
+    n_tokens INTEGER NOT NULL,
+    -- With so much more RAM they would have been held still, in bytes.
+    n_more_bytes INTEGER NOT NULL
+) STRICT;
+CREATE INDEX missed_at_ms ON missed (at_ms);
+",
+];
 
 /// The tables that records go to, each with a column `at_ms`.
-pub(super) const TABLES: &[&str] = &["requests", "evictions", "cells"];
+pub(super) const TABLES: &[&str] = &["requests", "evictions", "cells", "restores", "missed"];
 
 /// Brings the database to `VERSION`; does nothing if it is there already. `path` is for messages.
 pub(super) fn migrate(connection: &mut Connection, path: &Path) -> Result<(), TelemetryError> {
@@ -161,6 +227,24 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_the_first_version_are_kept_and_can_be_explained() {
+        let mut connection = at_version(1, MIGRATIONS);
+        connection
+            .execute_batch(
+                "INSERT INTO requests (at_ms, id, client, dialect, n_prompt, n_reused_cells, n_reused_ram, n_reused_disk,
+                    n_computed, n_generated, queue_ms, prefill_ms, decode_ms, finish, cause, miss_at)
+                VALUES (7, 'old', 'c', 'openai', 100, 40, 0, 0, 60, 5, 0, 30, 0, 'stop', 'diverged', 40)",
+            )
+            .unwrap();
+        migrate(&mut connection, Path::new("hob.sqlite")).unwrap();
+        let rows = super::super::queries::rows_of(&connection, &super::super::Wanted::Id("old".to_owned())).unwrap();
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((row.n_prompt, row.n_reused, row.plan.as_ref()), (100, 40, None));
+        let account = super::super::Account::of(row.clone(), 4_096);
+        assert_eq!((account.first_computed.unwrap().token, account.lost.tokens, account.plan), (40, 0, None));
+    }
+
+    #[test]
     fn a_failed_migration_leaves_the_database_as_it_was() {
         let broken = [MIGRATIONS, &["CREATE TABLE b (x INTEGER) STRICT", "nonsense"]].concat();
         let mut connection = at_version(VERSION, MIGRATIONS);
@@ -174,7 +258,7 @@ mod tests {
     fn a_newer_database_is_refused() {
         let mut connection = at_version(VERSION, MIGRATIONS);
         connection.pragma_update(None, "user_version", VERSION as u32 + 1).unwrap();
-        insta::assert_snapshot!(migrate(&mut connection, Path::new("/var/lib/hob/hob.sqlite")).unwrap_err(), @"telemetry database /var/lib/hob/hob.sqlite has version 2, this hob knows 1; use the hob that wrote it");
+        insta::assert_snapshot!(migrate(&mut connection, Path::new("/var/lib/hob/hob.sqlite")).unwrap_err(), @"telemetry database /var/lib/hob/hob.sqlite has version 5, this hob knows 4; use the hob that wrote it");
     }
 
     #[test]
@@ -188,13 +272,13 @@ mod tests {
     #[test]
     fn every_table_is_strict_and_every_column_is_explained() {
         let connection = at_version(VERSION, MIGRATIONS);
-        for table in TABLES {
+        for table in TABLES.iter().chain(&["documents"]) {
             let strict: bool = connection
                 .query_row("SELECT strict FROM pragma_table_list WHERE name = ?", [table], |row| row.get(0))
                 .unwrap();
             assert!(strict, "{table}");
         }
-        let lines: Vec<&str> = MIGRATIONS[0].lines().map(str::trim).collect();
+        let lines: Vec<&str> = MIGRATIONS.iter().flat_map(|text| text.lines()).map(str::trim).collect();
         for column in
             lines.windows(2).filter(|pair| ["INTEGER", "REAL", "TEXT"].iter().any(|kind| pair[1].contains(kind)))
         {

@@ -14,10 +14,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rusqlite::{Connection, OpenFlags, named_params};
 use tracing::warn;
 
+use super::queries::rows_of;
 use super::schema::{TABLES, migrate};
-use super::{CellsRecord, Command, EvictionRecord, Inbox, Record, RequestRecord, TelemetryError};
+use super::{
+    CellsRecord, Command, EvictionRecord, Inbox, MissedRecord, PlanRecord, Record, RequestRecord, RestoreRecord,
+    TelemetryError,
+};
 
-/// Records of one flush. A busy hour must not fill the memory until its end: about 1 MiB.
+/// Records of one flush. A busy hour must not fill the memory until its end: about 6 MiB with their plans.
 const BATCH_MAX: usize = 4_096;
 
 /// What the write-ahead log may keep on disk after a reader made it grow, in bytes: SQLite's own checkpoint comes at
@@ -78,6 +82,12 @@ impl Store {
                     self.pending.push((now_ms(), record));
                     flush_at.get_or_insert(Instant::now() + self.flush_every);
                 }
+                Ok(Command::Read { wanted, reply }) => {
+                    self.flush(Instant::now(), &inbox.n_dropped);
+                    flush_at = None;
+                    // Who asked may be gone.
+                    let _ = reply.send(rows_of(&self.connection, &wanted));
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -119,6 +129,10 @@ impl Store {
         }
     }
 
+    pub(super) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
     fn may_warn(&mut self, now: Instant) -> bool {
         let may = self.warned.is_none_or(|warned| now.duration_since(warned) >= WARN_EVERY);
         if may {
@@ -143,6 +157,8 @@ fn write(connection: &mut Connection, records: &[(i64, Record)]) -> rusqlite::Re
         match record {
             Record::Request(request) => insert_request(&transaction, *at_ms, request)?,
             Record::Eviction(eviction) => insert_eviction(&transaction, *at_ms, eviction)?,
+            Record::Restore(restore) => insert_restore(&transaction, *at_ms, restore)?,
+            Record::Missed(missed) => insert_missed(&transaction, *at_ms, missed)?,
             Record::Cells(cells) => insert_cells(&transaction, *at_ms, cells)?,
         }
     }
@@ -150,11 +166,18 @@ fn write(connection: &mut Connection, records: &[(i64, Record)]) -> rusqlite::Re
 }
 
 fn insert_request(connection: &Connection, at_ms: i64, request: &RequestRecord) -> rusqlite::Result<()> {
-    // Cells are the only tier yet: nothing comes back from RAM or disk.
     let sql = "INSERT INTO requests (at_ms, id, client, profile, dialect, n_prompt, n_reused_cells, n_reused_ram,
-            n_reused_disk, n_computed, n_generated, queue_ms, ttft_ms, prefill_ms, decode_ms, finish, cause, miss_at)
-        VALUES (:at_ms, :id, :client, :profile, :dialect, :n_prompt, :n_reused_cells, 0,
-            0, :n_computed, :n_generated, :queue_ms, :ttft_ms, :prefill_ms, :decode_ms, :finish, :cause, :miss_at)";
+            n_reused_disk, n_computed, n_generated, queue_ms, ttft_ms, prefill_ms, decode_ms, finish, cause, miss_at,
+            layout, n_saved, n_offered, plan)
+        VALUES (:at_ms, :id, :client, :profile, :dialect, :n_prompt, :n_reused_cells, :n_reused_ram,
+            :n_reused_disk, :n_computed, :n_generated, :queue_ms, :ttft_ms, :prefill_ms, :decode_ms, :finish, :cause,
+            :miss_at, :layout, :n_saved, :n_offered, :plan)";
+    let plan = request.label.plan.as_deref();
+    let n_reused = request.n_reused_cells + request.n_reused_ram + request.n_reused_disk;
+    let n_gained = plan.map_or(0, |plan| plan.n_gained(n_reused));
+    let is_observed = plan.is_some_and(PlanRecord::is_observed);
+    let written = plan.map(serde_json::to_string).transpose();
+    let written = written.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
     connection.prepare_cached(sql)?.execute(named_params! {
         ":at_ms": at_ms,
         ":id": request.label.id,
@@ -163,6 +186,8 @@ fn insert_request(connection: &Connection, at_ms: i64, request: &RequestRecord) 
         ":dialect": request.label.dialect,
         ":n_prompt": integer(request.n_prompt),
         ":n_reused_cells": integer(request.n_reused_cells),
+        ":n_reused_ram": integer(request.n_reused_ram),
+        ":n_reused_disk": integer(request.n_reused_disk),
         ":n_computed": integer(request.n_computed),
         ":n_generated": integer(request.n_generated),
         ":queue_ms": milliseconds(request.queue),
@@ -170,15 +195,33 @@ fn insert_request(connection: &Connection, at_ms: i64, request: &RequestRecord) 
         ":prefill_ms": milliseconds(request.prefill),
         ":decode_ms": milliseconds(request.decode),
         ":finish": request.finish,
-        ":cause": request.cause,
+        ":cause": plan.map_or(request.cause, |plan| plan.cause(request.cause, request.miss_at)),
         ":miss_at": integer(request.miss_at),
+        ":layout": plan.map(|plan| &*plan.layout),
+        ":n_saved": integer(if is_observed { 0 } else { n_gained }),
+        ":n_offered": integer(if is_observed { n_gained } else { 0 }),
+        ":plan": written,
     })?;
     Ok(())
 }
 
 fn insert_eviction(connection: &Connection, at_ms: i64, eviction: &EvictionRecord) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO evictions (at_ms, n_cells, cause) VALUES (?, ?, ?)";
-    connection.prepare_cached(sql)?.execute((at_ms, integer(eviction.n_cells), eviction.cause))?;
+    let sql = "INSERT INTO evictions (at_ms, tier, cause, n_cells, n_bytes) VALUES (?, ?, ?, ?, ?)";
+    let (n_tokens, n_bytes) = (integer(eviction.n_tokens), bytes(eviction.n_bytes));
+    connection.prepare_cached(sql)?.execute((at_ms, eviction.tier, eviction.cause, n_tokens, n_bytes))?;
+    Ok(())
+}
+
+fn insert_restore(connection: &Connection, at_ms: i64, restore: &RestoreRecord) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO restores (at_ms, result, n_tokens, n_bytes, time_ms) VALUES (?, ?, ?, ?, ?)";
+    let (n_tokens, n_bytes) = (integer(restore.n_tokens), bytes(restore.n_bytes));
+    connection.prepare_cached(sql)?.execute((at_ms, restore.result, n_tokens, n_bytes, milliseconds(restore.time)))?;
+    Ok(())
+}
+
+fn insert_missed(connection: &Connection, at_ms: i64, missed: &MissedRecord) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO missed (at_ms, n_tokens, n_more_bytes) VALUES (?, ?, ?)";
+    connection.prepare_cached(sql)?.execute((at_ms, integer(missed.n_tokens), bytes(missed.n_more_bytes)))?;
     Ok(())
 }
 
@@ -210,6 +253,10 @@ fn integer(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+fn bytes(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1_000.0
 }
@@ -227,7 +274,8 @@ pub(super) mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::telemetry::{INBOX_MAX, Label, inbox};
+    use crate::telemetry::plan::tests::plan;
+    use crate::telemetry::{GainRecord, INBOX_MAX, Label, Reader, RequestRow, Wanted, inbox};
 
     pub(in crate::telemetry) fn request() -> RequestRecord {
         RequestRecord {
@@ -236,9 +284,12 @@ pub(super) mod tests {
                 client: "127.0.0.1".to_owned(),
                 profile: Some("house".to_owned()),
                 dialect: "openai",
+                plan: None,
             },
             n_prompt: 1_000,
             n_reused_cells: 900,
+            n_reused_ram: 0,
+            n_reused_disk: 0,
             n_computed: 100,
             n_generated: 11,
             queue: Duration::from_millis(5),
@@ -253,6 +304,14 @@ pub(super) mod tests {
 
     pub(in crate::telemetry) fn cells(held: usize) -> CellsRecord {
         CellsRecord { free: 100 - held, evictable: 20, pinned: 30, held, reserved: 7, n_running: 2, n_waiting: 1 }
+    }
+
+    pub(in crate::telemetry) fn eviction(cause: &'static str, n_tokens: usize) -> EvictionRecord {
+        EvictionRecord { tier: "cells", cause, n_tokens, n_bytes: 0 }
+    }
+
+    fn restore() -> RestoreRecord {
+        RestoreRecord { result: "restored", n_tokens: 300, n_bytes: 7_000, time: Duration::from_millis(12) }
     }
 
     pub(in crate::telemetry) fn store() -> (TempDir, PathBuf, Store) {
@@ -283,14 +342,44 @@ pub(super) mod tests {
         let (handle, inbox) = inbox();
         let writer = std::thread::spawn(move || store.run(inbox));
         handle.record(Record::Request(request()));
-        handle.record(Record::Eviction(EvictionRecord { n_cells: 64, cause: "cells" }));
+        handle.record(Record::Eviction(eviction("cells", 64)));
         handle.record(Record::Cells(cells(40)));
+        handle.record(Record::Restore(restore()));
+        handle.record(Record::Missed(MissedRecord { n_tokens: 3, n_more_bytes: 99 }));
         handle.stop();
         writer.join().unwrap();
-        assert_eq!(TABLES.iter().map(|table| count(&path, table)).collect::<Vec<_>>(), [1, 1, 1]);
+        assert_eq!(TABLES.iter().map(|table| count(&path, table)).collect::<Vec<_>>(), [1, 1, 1, 1, 1]);
         assert_eq!(handle.n_dropped(), 0);
         handle.record(Record::Cells(cells(40)));
         assert_eq!(handle.n_dropped(), 1, "nobody stores it any more");
+    }
+
+    #[test]
+    fn whoever_asks_for_rows_gets_what_was_recorded_before() {
+        let (_folder, path, store) = store();
+        let (handle, inbox) = inbox();
+        let writer = std::thread::spawn(move || store.run(inbox));
+        let planned = |id: &str, layout: &'static str, to| {
+            let plan = PlanRecord { layout: layout.into(), gain: Some(GainRecord { from: 100, to }), ..plan() };
+            let label = Label { id: id.to_owned(), plan: Some(Arc::new(plan)), ..request().label };
+            handle.record(Record::Request(RequestRecord { label, ..request() }));
+        };
+        planned("a", "safe", None);
+        planned("b", "observe", Some(940));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let rows = |wanted| runtime.block_on(handle.rows(wanted)).unwrap();
+        let ids = |rows: Vec<RequestRow>| rows.into_iter().map(|row| row.id).collect::<Vec<_>>();
+        assert_eq!(ids(rows(Wanted::Newest(9))), ["b", "a"]);
+        assert_eq!(ids(rows(Wanted::Newest(1))), ["b"]);
+        let [row] = &rows(Wanted::Id("a".to_owned()))[..] else { panic!("one row has this id") };
+        assert_eq!(row.plan.as_ref().unwrap().sections, plan().sections);
+        assert_eq!(ids(rows(Wanted::Id("c".to_owned()))), [] as [String; 0]);
+        let layout = Reader::open(&path).unwrap().stats(0).unwrap().layout;
+        assert_eq!((layout.saved, layout.offered), (800, 40));
+        handle.stop();
+        writer.join().unwrap();
+        let error = runtime.block_on(handle.rows(Wanted::Newest(1))).unwrap_err();
+        assert_eq!(error.to_string(), "telemetry is off: the log says why");
     }
 
     #[test]
@@ -345,8 +434,8 @@ pub(super) mod tests {
             }
         }
         insta::assert_snapshot!(rows, @"
-        requests: row=1 at_ms=1000 id=r1 client=127.0.0.1 profile=house dialect=openai n_prompt=1000 n_reused_cells=900 n_reused_ram=0 n_reused_disk=0 n_computed=100 n_generated=11 queue_ms=5.0 ttft_ms=520.0 prefill_ms=500.0 decode_ms=2000.0 prefill_tokens_per_s=200.0 decode_tokens_per_s=5.0 finish=stop cause=appended miss_at=900
-        requests: row=2 at_ms=2000 id=r1 client=127.0.0.1 profile=NULL dialect=openai n_prompt=1000 n_reused_cells=900 n_reused_ram=0 n_reused_disk=0 n_computed=100 n_generated=1 queue_ms=5.0 ttft_ms=NULL prefill_ms=0.0 decode_ms=2000.0 prefill_tokens_per_s=NULL decode_tokens_per_s=NULL finish=stop cause=appended miss_at=900
+        requests: row=1 at_ms=1000 id=r1 client=127.0.0.1 profile=house dialect=openai n_prompt=1000 n_reused_cells=900 n_reused_ram=0 n_reused_disk=0 n_computed=100 n_generated=11 queue_ms=5.0 ttft_ms=520.0 prefill_ms=500.0 decode_ms=2000.0 prefill_tokens_per_s=200.0 decode_tokens_per_s=5.0 finish=stop cause=appended miss_at=900 layout=NULL n_saved=0 n_offered=0 plan=NULL
+        requests: row=2 at_ms=2000 id=r1 client=127.0.0.1 profile=NULL dialect=openai n_prompt=1000 n_reused_cells=900 n_reused_ram=0 n_reused_disk=0 n_computed=100 n_generated=1 queue_ms=5.0 ttft_ms=NULL prefill_ms=0.0 decode_ms=2000.0 prefill_tokens_per_s=NULL decode_tokens_per_s=NULL finish=stop cause=appended miss_at=900 layout=NULL n_saved=0 n_offered=0 plan=NULL
         cells: row=1 at_ms=1000 n_free=60 n_evictable=20 n_pinned=30 n_held=40 n_reserved=7 n_running=2 n_waiting=1
         ");
     }
@@ -404,8 +493,10 @@ pub(super) mod tests {
         let all = || {
             [
                 Record::Request(request()),
-                Record::Eviction(EvictionRecord { n_cells: 1, cause: "ids" }),
+                Record::Eviction(eviction("ids", 1)),
                 Record::Cells(cells(1)),
+                Record::Restore(restore()),
+                Record::Missed(MissedRecord { n_tokens: 3, n_more_bytes: 99 }),
             ]
         };
         let now_ms = 1_000 * DAY_MS;
@@ -413,7 +504,7 @@ pub(super) mod tests {
             store.put(at_ms, all());
         }
         store.prune(now_ms, Instant::now());
-        assert_eq!(TABLES.iter().map(|table| count(&path, table)).collect::<Vec<_>>(), [2, 2, 2]);
+        assert_eq!(TABLES.iter().map(|table| count(&path, table)).collect::<Vec<_>>(), [2, 2, 2, 2, 2]);
     }
 
     #[test]

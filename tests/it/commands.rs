@@ -59,6 +59,168 @@ fn a_daemon_that_is_not_there_is_one_line() {
     assert_eq!((code, line.contains("--url")), (1, true), "{line}");
 }
 
+/// A body in the folder, with this system text and these tools.
+fn body(place: &Place, name: &str, system: &str, tools: &[&str]) -> String {
+    let tools: Vec<serde_json::Value> = tools
+        .iter()
+        .map(|tool| serde_json::json!({ "type": "function", "function": { "name": tool, "description": "Does it." } }))
+        .collect();
+    let messages = serde_json::json!([{ "role": "system", "content": system }, { "role": "user", "content": "On?" }]);
+    let body = serde_json::json!({ "model": "house", "messages": messages, "tools": tools });
+    let path = place.folder.path().join(name);
+    std::fs::write(&path, body.to_string()).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn lint_names_what_would_break_reuse_and_ci_can_act_on_it() {
+    const RULES: &str = "You are the voice of this house and answer briefly.\nUse the tools that you are given.";
+    let place = Place::with("");
+    let clean = body(&place, "clean.json", RULES, &["light", "bin"]);
+    let clocked = body(&place, "clocked.json", &format!("It is 20:06.\n{RULES}"), &["bin", "light"]);
+    let run = |arguments: &[&str]| {
+        let output = place.hob(arguments).output().unwrap();
+        let text =
+            |bytes| String::from_utf8(bytes).unwrap().replace(&place.folder.path().display().to_string(), "HOME");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, stdout, stderr) = run(&["lint", &clean]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+    assert!(stdout.contains("not looked at: the chat template: ") && stdout.contains("nothing found"), "{stdout}");
+    let (code, stdout, stderr) = run(&["lint", &clean, &clocked]);
+    assert_eq!((code, stderr.as_str()), (Some(1), ""));
+    let findings = stdout.split("not looked at").next().unwrap();
+    insta::assert_snapshot!(findings, @"
+    HOME/clocked.json: messages[0], line 1, byte 0: the time or the date, another one in each request; 228 bytes of system text and tools stand behind it
+        It is 20:06.
+    HOME/clocked.json: the same tools in another order than in HOME/clean.json; 142 bytes of system text and tools stand behind it
+        bin, light
+        before: light, bin
+    ");
+    let (code, stdout, _) = run(&["lint", &clean, &clocked, "--json"]);
+    let mut json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, json["skipped"].as_array().unwrap().len()), (Some(1), 1));
+    insta::assert_snapshot!(serde_json::to_string_pretty(&json["findings"].take()).unwrap(), @r#"
+    [
+      {
+        "kind": "clock",
+        "file": "HOME/clocked.json",
+        "message": 0,
+        "line": 1,
+        "byte": 0,
+        "tool": null,
+        "than": null,
+        "text": "It is 20:06.",
+        "before": null,
+        "bytes_behind": 228
+      },
+      {
+        "kind": "tool_order",
+        "file": "HOME/clocked.json",
+        "message": null,
+        "line": null,
+        "byte": null,
+        "tool": null,
+        "than": "HOME/clean.json",
+        "text": "bin, light",
+        "before": "light, bin",
+        "bytes_behind": 142
+      }
+    ]
+    "#);
+    place.is_left_alone();
+}
+
+#[test]
+fn lint_looks_at_a_configured_template_and_works_without_any_configuration() {
+    let place = Place::with("model.chat_template = \"chat.jinja\"");
+    std::fs::write(place.folder.path().join("chat.jinja"), "{{ strftime_now('%d %b %Y') }}{{ messages[0].content }}")
+        .unwrap();
+    let clean = body(&place, "clean.json", "Be kind.", &[]);
+    let output = place.hob(&["lint", &clean, "--json"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &report["findings"][0]["kind"]), (Some(1), &"template_date".into()), "{report}");
+
+    let nowhere = place.folder.path().join("nowhere");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hob"));
+    command.args(["lint", &clean]).env("HOME", &nowhere).env("XDG_CONFIG_HOME", &nowhere).env_remove("HOB_CONFIG");
+    let output = command.output().unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stdout}");
+    assert!(stdout.contains("not looked at: the chat template: no configuration found"), "{stdout}");
+}
+
+#[test]
+fn a_body_that_cannot_be_read_is_a_line_and_not_a_finding() {
+    let place = Place::with("");
+    for (name, bytes, expected) in [
+        ("gone.json", None, "hob: HOME/gone.json: cannot be read: No such file or directory"),
+        (
+            "text.json",
+            Some("no body"),
+            "hob: HOME/text.json: is no body of a chat completion: the body is not valid JSON",
+        ),
+        ("empty.json", Some("{}"), "hob: HOME/empty.json: is no body of a chat completion: model: is required"),
+    ] {
+        let path = place.folder.path().join(name);
+        if let Some(bytes) = bytes {
+            std::fs::write(&path, bytes).unwrap();
+        }
+        let (code, line) = place.refusal(&["lint", &path.display().to_string()]);
+        assert_eq!(code, 2);
+        assert!(line.starts_with(expected), "{line}");
+    }
+    let (code, line) = Place::with("model.contxt = 4096").refusal(&["lint", "x.json"]);
+    assert_eq!((code, line.contains("did you mean model.context?")), (78, true), "{line}");
+}
+
+#[test]
+fn why_reads_what_a_daemon_that_is_off_has_left() {
+    let place = Place::with("telemetry.path = \"hob.sqlite\"\nserver.listen = [\"unix:hob.sock\"]");
+    let (code, line) = place.refusal(&["why"]);
+    assert_eq!((code, line.starts_with("hob: no telemetry database at HOME/hob.sqlite")), (1, true), "{line}");
+
+    let path = place.folder.path().join("hob.sqlite");
+    let store = hob::telemetry::Store::open(&path, 1, std::time::Duration::from_secs(60)).unwrap();
+    let (handle, inbox) = hob::telemetry::inbox();
+    for (id, cause) in [("first", "cold"), ("second", "appended")] {
+        let plan = hob::telemetry::PlanRecord { layout: "safe".into(), ..Default::default() };
+        let label =
+            hob::telemetry::Label { id: id.into(), plan: Some(std::sync::Arc::new(plan)), ..Default::default() };
+        handle.record(hob::telemetry::Record::Request(hob::telemetry::RequestRecord {
+            label,
+            n_prompt: 100,
+            n_reused_cells: 90,
+            n_reused_ram: 0,
+            n_reused_disk: 0,
+            n_computed: 10,
+            n_generated: 1,
+            queue: Default::default(),
+            ttft: None,
+            prefill: Default::default(),
+            decode: Default::default(),
+            finish: "stop",
+            cause,
+            miss_at: 90,
+        }));
+    }
+    handle.stop();
+    store.run(inbox);
+    for (arguments, id, cause) in [
+        (&["why", "--json"][..], "second", "appended"),
+        (&["why", "last", "--json"], "second", "appended"),
+        (&["why", "first", "--json"], "first", "cold"),
+    ] {
+        let output = place.hob(arguments).output().unwrap();
+        let account: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!((account["id"].as_str(), account["cause"].as_str()), (Some(id), Some(cause)));
+    }
+    let (code, line) = place.refusal(&["why", "third"]);
+    assert_eq!(code, 1);
+    assert_eq!(line, "hob: no request third is remembered; its id is what x-request-id says");
+}
+
 #[cfg(feature = "llama")]
 mod with_models {
     use std::io::{BufRead, BufReader};
@@ -177,6 +339,29 @@ mod with_models {
             assert_eq!(output.status.code(), Some(0), "{text}");
             assert!(text.contains("warning: ") && text.contains("was trained for 8,192 tokens"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_stored_request_is_planned_without_a_model_run() {
+        let config = format!("[model]\npath = {:?}\nname = \"house\"\n[layout]\nmode = \"safe\"", models::smollm2());
+        let place = Place::with(&config);
+        let body = super::body(&place, "body.json", "It is 20:06.\nYou are the voice of this house.", &["light"]);
+        let output = place.hob(&["plan", "--request", &body, "--json"]).output().unwrap();
+        let plan: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+        assert_eq!((output.status.code(), &plan["layout"]), (Some(0), &"safe".into()));
+        let parts = plan["parts"].as_array().unwrap();
+        let n_tokens: u64 = parts.iter().map(|part| part["n_tokens"].as_u64().unwrap()).sum();
+        assert_eq!(n_tokens, plan["n_tokens"].as_u64().unwrap());
+        let [moved] = &plan["moved"].as_array().unwrap()[..] else { panic!("the clock moves: {plan}") };
+        assert_eq!((&moved["kind"], &moved["text"]), (&"clock".into(), &"It is 20:06.".into()));
+        assert!(parts.iter().any(|part| part["section"] == "live" && part["text"].as_str().unwrap().contains("20:06")));
+        place.is_left_alone();
+
+        let output = place.hob(&["lint", &body]).output().unwrap();
+        let report = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(report.contains("the time or the date") && !report.contains("not looked at"), "{report}");
     }
 
     #[test]

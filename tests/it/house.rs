@@ -11,7 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hob::config::{self, Config, Gpu, GpuLayers, Listen};
+use hob::config::{self, Config, Gpu, GpuLayers, Listen, ProfileFiles};
 use hob::daemon::Daemon;
 use hob::engine::{KvType, Model, Threads};
 use hob::http::Server;
@@ -37,6 +37,24 @@ pub(crate) struct Setup {
     pub(crate) queue: usize,
     pub(crate) profiles: Vec<Profile>,
     pub(crate) layout: LayoutMode,
+    pub(crate) cache: Lower,
+    /// What profiles say of the house.
+    pub(crate) live: Vec<ProfileFiles>,
+    /// Outlives the daemon; `None`: one of its own.
+    pub(crate) state: Option<PathBuf>,
+}
+
+/// The tiers below the cells.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Lower {
+    pub(crate) ram: u64,
+    pub(crate) disk: u64,
+}
+
+impl Lower {
+    fn configuration(self, folder: &std::path::Path) -> config::Cache {
+        config::Cache { folder: folder.join("kv"), ram: self.ram, disk: self.disk, learned_pins: 0.25, keep_days: 7 }
+    }
 }
 
 impl Default for Setup {
@@ -48,6 +66,9 @@ impl Default for Setup {
             queue: 64,
             profiles: Vec::new(),
             layout: LayoutMode::Off,
+            cache: Lower::default(),
+            live: Vec::new(),
+            state: None,
         }
     }
 }
@@ -57,7 +78,7 @@ pub(crate) struct House {
     scheduler: SchedulerHandle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl House {
@@ -72,7 +93,9 @@ impl House {
         clock: impl Fn() -> Moment + Send + 'static,
     ) -> House {
         let folder = tempfile::tempdir().unwrap();
-        let config = configuration(&setup, folder.path().to_owned());
+        let config = configuration(&setup, setup.state.clone().unwrap_or_else(|| folder.path().to_owned()));
+        // What K/V on disk is told apart by; the simulated engine reads nothing of it.
+        std::fs::write(&config.model.path, "weights").unwrap();
         let (stop, stopped) = oneshot::channel();
         let (started, address_and_door) = mpsc::sync_channel(1);
         let thread = std::thread::spawn(move || {
@@ -86,7 +109,7 @@ impl House {
             });
         });
         let (address, scheduler) = address_and_door.recv().expect("the daemon starts");
-        House { address, scheduler, stop: Some(stop), thread: Some(thread), _folder: folder }
+        House { address, scheduler, stop: Some(stop), thread: Some(thread), folder }
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -151,6 +174,19 @@ impl House {
         Exchange { reader: BufReader::new(stream), is_chunked: false, is_over: false, pending: String::new() }
     }
 
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address).unwrap();
+        Exchange { reader: BufReader::new(stream), is_chunked: false, is_over: false, pending: String::new() }.reply()
+    }
+
+    /// Telemetry's database, with the log that SQLite keeps beside it.
+    pub(crate) fn database_files(&self) -> Vec<PathBuf> {
+        let files = ["hob.sqlite", "hob.sqlite-wal"].map(|name| self.folder.path().join(name));
+        files.into_iter().filter(|file| file.exists()).collect()
+    }
+
     pub(crate) fn ask(&self, body: &Value) -> Reply {
         self.send(body.to_string()).reply()
     }
@@ -184,9 +220,10 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
             threads: Threads::same(std::thread::available_parallelism().map_or(1, |n| n.get() - 1).max(1)),
             chat_template: None,
         },
+        cache: setup.cache.configuration(&folder),
         layout: config::Layout { mode: setup.layout },
         telemetry: config::Telemetry { path: folder.join("hob.sqlite"), keep_days: 1, flush: Duration::from_secs(60) },
-        profiles: Vec::new(),
+        profiles: setup.live.clone(),
         state_folder: folder.clone(),
         folder,
     }

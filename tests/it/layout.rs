@@ -38,6 +38,42 @@ fn talk(layout: LayoutMode) -> Vec<Usage> {
 }
 
 #[test]
+fn content_in_parts_is_the_same_prompt_and_stays_one_run_of_bytes() {
+    for layout in [LayoutMode::Safe, LayoutMode::Optimise] {
+        let house = House::start(Arc::new(model(Attention::Full)), Setup { layout, ..Setup::default() });
+        let whole = asking(1, &[("user", "Is the oven on?\nI smell gas.")]);
+        let mut in_parts = whole.clone();
+        for message in in_parts["messages"].as_array_mut().unwrap() {
+            let lines = message["content"].as_str().unwrap().split('\n');
+            message["content"] = lines.map(|line| json!({ "type": "text", "text": line })).collect();
+        }
+        let usages = [&whole, &in_parts].map(|body| Answer::of(&house.ask(body)).usage);
+        // All but the last token of an equal prompt is held.
+        assert_eq!((usages[1].n_prompt, usages[1].n_cached), (usages[0].n_prompt, usages[0].n_prompt - 1));
+        house.close();
+    }
+}
+
+#[test]
+fn what_a_client_marked_for_its_own_cache_is_sent_as_it_is() {
+    let talk = |mark: Value| {
+        let house =
+            House::start(Arc::new(model(Attention::Full)), Setup { layout: LayoutMode::Safe, ..Setup::default() });
+        let usages = [1, 2].map(|n| {
+            let mut body = asking(n, &[("user", "Is the oven on?")]);
+            // In front of it stands what makes this line the client's own: a rule.
+            let text = format!("{RULES}\n{}", body["messages"][0]["content"].as_str().unwrap());
+            body["messages"][0]["content"] = json!([{ "type": "text", "text": text, "cache_control": mark }]);
+            Answer::of(&house.ask(&body)).usage
+        });
+        house.close();
+        usages[1].n_cached
+    };
+    let (free, marked) = (talk(Value::Null), talk(json!({ "type": "ephemeral" })));
+    assert!(free > 2 * RULES.len() && marked < 2 * RULES.len(), "{free} {marked}");
+}
+
+#[test]
 fn a_line_made_for_one_request_costs_only_itself_once_it_may_move() {
     let n_common = |usages: &[Usage]| -> Vec<usize> { usages.iter().map(|usage| usage.n_cached).collect() };
     let (off, safe) = (talk(LayoutMode::Off), talk(LayoutMode::Safe));

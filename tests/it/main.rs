@@ -1,18 +1,23 @@
 //! The integration tests, one binary: what the parts do together.
 //!
-//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `layout`, `tools`, `home_assistant`: whole daemons
-//! over the simulated engine, asked over real sockets. `real`: the same and the scheduler over a real model. `tidy`: the
-//! borders between the rooms. `house`, `cold` and `models` are what they stand on.
+//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `tiers`, `layout`, `tools`, `why`,
+//! `home_assistant`: whole daemons over the simulated engine, asked over real sockets. `killed`: K/V files when the process
+//! dies. `real`: the same and the scheduler over a real model. `tidy`: the borders between the rooms. `conversations`: planned
+//! prompts over the chat templates of many models. `house`, `cold` and `models` are what they stand on.
 
 mod bad_input;
 mod cold;
 mod commands;
+#[cfg(feature = "llama")]
+mod conversations;
 #[cfg(feature = "llama")]
 mod figures;
 mod golden;
 #[cfg(feature = "llama")]
 mod home_assistant;
 mod house;
+mod house_says;
+mod killed;
 mod layout;
 #[cfg(feature = "llama")]
 mod models;
@@ -21,4 +26,6 @@ mod questions;
 mod real;
 mod reuse;
 mod tidy;
+mod tiers;
 mod tools;
+mod why;

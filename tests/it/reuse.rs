@@ -16,7 +16,7 @@ use hob::request::{Message, Role, Token};
 use serde_json::{Value, json};
 
 use crate::cold::{cold, model, plan, planner, wire};
-use crate::house::{Answer, House, MODEL, PATIENCE, Setup, Usage};
+use crate::house::{Answer, House, Lower, MODEL, PATIENCE, Setup, Usage};
 
 /// What the clients share, and how they treat the daemon.
 struct World {
@@ -32,6 +32,8 @@ struct World {
     cancels: usize,
     /// Before one request in how many the next step is made to fail; 0: none.
     failures: usize,
+    /// The tiers below the cells.
+    cache: Lower,
 }
 
 impl Default for World {
@@ -47,6 +49,7 @@ impl Default for World {
             n_turns: 30,
             cancels: 5,
             failures: 0,
+            cache: Lower::default(),
         }
     }
 }
@@ -81,6 +84,8 @@ struct Tally {
     n_evicted: AtomicUsize,
     n_prompt_tokens: AtomicUsize,
     n_cached_tokens: AtomicUsize,
+    /// Answers of which something came back from below the cells.
+    n_restored: AtomicUsize,
 }
 
 fn count(counter: &AtomicUsize, n: usize) {
@@ -117,6 +122,7 @@ impl World {
             parallel: self.parallel,
             queue: self.queue,
             profiles: self.profiles.clone(),
+            cache: self.cache,
             ..Setup::default()
         }
     }
@@ -280,6 +286,9 @@ impl<'a> Talker<'a> {
             if head.header("x-hob-cache").is_some_and(|cache| cache.contains("cause=evicted")) {
                 count(&self.tally.n_evicted, 1);
             }
+            if head.header("x-hob-cache").is_some_and(|cache| !cache.contains("restored=0")) {
+                count(&self.tally.n_restored, 1);
+            }
             if let Some(n_events) = hangs_up {
                 for _ in 1..n_events {
                     exchange.event();
@@ -350,6 +359,22 @@ fn cached_answers_equal_cold_ones_in_any_order_with_evictions_cancels_and_a_full
 }
 
 #[test]
+fn answers_brought_back_from_ram_and_disk_equal_cold_ones() {
+    // Bytes of a simulated token in RAM.
+    const TOKEN: u64 = 28;
+    for (seed, ram, disk) in [(11, 4_000, 0), (12, 2_000, 20_000), (13, 0, 20_000), (14, 100_000, 1_000_000)] {
+        let cache = Lower { ram: ram * TOKEN, disk: disk * TOKEN };
+        let tally = World { seed, context: 1200, cache, failures: 20, n_turns: 15, ..World::default() }.run();
+        assert!(counted(&tally.n_restored) > 0, "nothing came back with {ram} and {disk}: {tally:?}");
+    }
+    for (seed, attention) in [(15, Attention::Window(40)), (16, Attention::Recurrent)] {
+        let cache = Lower { ram: 1 << 20, disk: 1 << 20 };
+        let tally = World { seed, attention, context: 2000, cache, n_turns: 15, ..World::default() }.run();
+        assert!(counted(&tally.n_restored) > 0, "{attention:?}: {tally:?}");
+    }
+}
+
+#[test]
 fn opaque_memories_never_share_what_they_cannot_cut() {
     for attention in [Attention::Window(40), Attention::Window(200), Attention::Recurrent] {
         // Nothing is shared here, so the same load needs more cells.
@@ -371,7 +396,9 @@ fn a_failed_step_harms_nobody_but_those_in_it() {
 fn two_hundred_conversations_share_room_for_three() {
     const N_TURNS: usize = 3;
     // A conversation ends with about 600 tokens, 430 of them the profile's.
-    let setup = Setup { context: 1200, queue: 8, profiles: profiles(), ..Setup::default() };
+    // As many bytes below, and those on disk that came back.
+    let cache = Lower { ram: 3 * 600 * 28, disk: 100 * 600 * 28 };
+    let setup = Setup { context: 1200, queue: 8, profiles: profiles(), cache, ..Setup::default() };
     let (context, faults) = (setup.context, model(Attention::Full));
     let house = House::start(Arc::new(faults.clone()), setup);
     house.await_warm();
@@ -453,6 +480,7 @@ fn soak_cached_answers_equal_cold_ones() {
             n_turns: 60,
             cancels: rng.usize(..6),
             failures: rng.usize(..12),
+            cache: Lower { ram: rng.u64(..4) * 28 * rng.u64(..3_000), disk: rng.u64(..3) * 28 * rng.u64(..30_000) },
         }
         .run();
     }

@@ -79,12 +79,15 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("engine", &["request"]),
     ("kv", &["engine", "request"]),
     // What the scheduler records are telemetry's records; it writes none itself.
-    ("scheduler", &["kv", "engine", "request", "telemetry"]),
+    ("scheduler", &["kv", "engine", "request", "snapshots", "telemetry"]),
+    // `config::create_private_folder`, as for telemetry.
+    ("snapshots", &["kv", "request", "config"]),
     ("prompt", &["engine", "request"]),
     // The scheduler's door, and the label under which a request is recorded.
-    ("http", &["prompt", "scheduler", "request", "config", "telemetry"]),
+    ("http", &["prompt", "scheduler", "request", "config", "sources", "telemetry"]),
+    ("sources", &[]),
     // A configured value is the value its room takes: `engine::KvType`, `prompt::Profile`. A second type would only be copied.
-    ("config", &["engine", "prompt", "request"]),
+    ("config", &["engine", "prompt", "request", "sources"]),
     // `config::create_private_folder`: whatever hob writes lies in a folder that only its owner may read.
     ("telemetry", &["config"]),
 ];

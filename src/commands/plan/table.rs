@@ -4,11 +4,12 @@
 
 use std::fmt::Write as _;
 
-use super::{KvPart, Lands, MemoryPart, ModelPart, PinsPart, Plan, ProfilePart, SectionPart};
+use super::{KvPart, Lands, MemoryPart, ModelPart, PinsPart, Plan, ProfilePart, SectionPart, TemplatePart};
 use crate::commands::format::{Format, bytes, grouped};
 
 pub(super) fn table(plan: &Plan, format: Format) -> String {
-    let mut parts = vec![("model", model(&plan.model)), ("K/V", kv(&plan.model, &plan.kv))];
+    let mut parts =
+        vec![("model", model(&plan.model)), ("prompt", template(&plan.template)), ("K/V", kv(&plan.model, &plan.kv))];
     parts.extend(plan.profiles.iter().map(|profile| ("profile", profile_lines(profile))));
     if plan.profiles.iter().any(|profile| profile.sections.iter().any(|part| part.lands == Lands::Fallback)) {
         let lines = [
@@ -43,11 +44,19 @@ pub(super) fn table(plan: &Plan, format: Format) -> String {
 }
 
 fn model(model: &ModelPart) -> Vec<String> {
-    let class = match model.shares {
-        true => "Share and cut anywhere: conversations stand on a common beginning without a copy of it.",
-        false => {
-            "Whole sequences only, until other tiers exist: a conversation is reused if it goes on, each one copies its \
-             profile."
+    let class = match model.memory {
+        "rewindable" => "Share and cut anywhere: conversations stand on a common beginning without a copy of it.",
+        "guarded" => {
+            "Share and cut anywhere: conversations stand on a common beginning without a copy of it. Windowed layers keep all \
+             cells for that, and each sequence needs a second id."
+        }
+        "checkpointed" => {
+            "Whole sequences only: the state goes forward alone, so a conversation is reused where it was saved, and each one \
+             copies its profile."
+        }
+        _ => {
+            "Whole sequences only: a conversation is reused if it goes on, and each one copies its profile. This architecture \
+             is not proved to share."
         }
     };
     vec![
@@ -63,6 +72,29 @@ fn model(model: &ModelPart) -> Vec<String> {
         ),
         class.to_owned(),
     ]
+}
+
+/// Where things stand, and what is done about a date.
+fn template(template: &TemplatePart) -> Vec<String> {
+    let mut order = String::new();
+    for (index, place) in template.places.iter().enumerate() {
+        order += place.what;
+        match (index + 1 == template.places.len(), place.closes) {
+            (true, _) => {}
+            (false, true) => order += " | ",
+            (false, false) => order += ", ",
+        }
+    }
+    let mut lines = vec![format!("{order}   (|: a conversation can be cut off here)")];
+    if template.freezes_date {
+        lines.push(
+            "The chat template prints the date: it keeps the day of the start, and the true one stands before each question."
+                .to_owned(),
+        );
+    } else if template.prints_date {
+        lines.push("The chat template prints the date: profiles are computed anew at midnight.".to_owned());
+    }
+    lines
 }
 
 fn head_size(model: &ModelPart) -> String {
@@ -102,6 +134,9 @@ fn profile_lines(profile: &ProfilePart) -> Vec<String> {
     let width = profile.sections.iter().map(|section| section.name.chars().count()).max().unwrap_or(0).max(12);
     lines.extend(profile.sections.iter().map(|section| section_line(section, width)));
     lines.push(format!("  {:<width$}  {:<8}  {:>8}", "around them", "", approximately(profile.n_tokens_around)));
+    if !profile.live.is_empty() {
+        lines.push(format!("  {:<width$}  {:<8}  before each question: {}", "live", "live", profile.live.join(", ")));
+    }
     lines
 }
 
@@ -113,8 +148,9 @@ fn section_line(section: &SectionPart, width: usize) -> String {
         Lands::Fallback => "by the fallback",
     };
     let cut = section.cut.map(|cut| format!("cut at {}", grouped(cut as u64))).unwrap_or_default();
+    let changes = section.changes_per_month.map(|changes| format!("{changes:.1} changes a month")).unwrap_or_default();
     format!(
-        "  {:<width$}  {:<8}  {:>8}  {:>9}  {lands:<15}  {cut}",
+        "  {:<width$}  {:<8}  {:>8}  {:>9}  {lands:<15}  {cut:<13}  {changes}",
         section.name,
         section.class,
         approximately(section.n_tokens),

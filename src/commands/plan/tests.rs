@@ -1,7 +1,10 @@
 //! Plans of a small house over the simulated engine, whose every number can be counted by hand.
 
-use crate::engine::simulated::{Attention, SimulatedModel};
+use std::sync::Arc;
+
+use crate::engine::simulated::{Attention, ByteVocab, ChatMl, Dated, SimulatedModel};
 use crate::prompt::Document;
+use crate::telemetry::Store;
 
 use super::*;
 
@@ -51,6 +54,8 @@ fn a_plan_can_be_read_by_people() {
             simulated: 1 layers with K/V, 1 KV heads each, head size 4, trained for 1,048,576 tokens
             Share and cut anywhere: conversations stand on a common beginning without a copy of it.
 
+    prompt  system text, tools | documents as a first exchange | history | live values, question   (|: a conversation can be cut off here)
+
     K/V     2 × 1 layers × 1 KV heads × head size 4 × 2 bytes (f16) = 16 bytes a token
             × 4,096 tokens (model.context) = 65,536 bytes = 64.0 KiB
 
@@ -90,7 +95,35 @@ fn a_plan_can_be_read_by_programs() {
         "v_head_size": 4,
         "n_vocab": 259,
         "n_context_train": 1048576,
+        "memory": "rewindable",
         "shares": true
+      },
+      "template": {
+        "places": [
+          {
+            "what": "system text",
+            "closes": false
+          },
+          {
+            "what": "tools",
+            "closes": true
+          },
+          {
+            "what": "documents as a first exchange",
+            "closes": true
+          },
+          {
+            "what": "history",
+            "closes": true
+          },
+          {
+            "what": "live values, question",
+            "closes": false
+          }
+        ],
+        "prints_date": false,
+        "prints_time": false,
+        "freezes_date": false
       },
       "kv": {
         "type": "f16",
@@ -141,7 +174,8 @@ fn a_plan_can_be_read_by_programs() {
               "cut": 311
             }
           ],
-          "n_tokens_around": 202
+          "n_tokens_around": 202,
+          "live": []
         }
       ],
       "pins": {
@@ -229,4 +263,100 @@ fn models_whose_layers_differ_have_their_own_formula() {
     let mixed = ModelPart { n_layers: 3, n_kv_heads: None, n_kv_heads_all: 7, v_head_size: 2, ..part };
     let kv = KvPart { kv_type: "q8_0", number_bytes: (34, 32), ..kv };
     insta::assert_snapshot!(table::formula(&mixed, &kv), @"7 KV heads in 3 layers × (4 numbers of K + 2 of V) × 34/32 bytes (q8_0) = 16 bytes a token");
+}
+
+#[test]
+fn the_order_of_documents_is_shown_with_its_reason_and_what_stands_before_questions() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = house(4096);
+    config.telemetry.path = folder.path().join("hob.sqlite");
+    let month = 30 * 24 * 3600;
+    let start = |now: i64, handbook: &str| {
+        let mut profiles = [profile("house")];
+        profiles[0].documents[0].text = handbook.to_owned();
+        let history = documents::order(&config.telemetry.path, &mut profiles, &Moment::utc(now));
+        let store = Store::open(&config.telemetry.path, 1, std::time::Duration::from_secs(1));
+        store.unwrap().keep_documents(&history.rows).unwrap();
+    };
+    let now = Moment::now().unix_s;
+    start(now - 2 * month, "The key is under the pot.");
+    start(now - month, "The key is under the mat.");
+    config.profiles = vec![config::ProfileFiles {
+        name: "house".to_owned(),
+        system: None,
+        tools: None,
+        documents: Vec::new(),
+        max_tokens: None,
+        live: Vec::new(),
+        has_clock: true,
+    }];
+    let text = printed(&plan(&config, &["house"], GIB), Format::Plain);
+    let lines = |start: &str, end: &str| {
+        let lines = text.lines().map(str::trim).filter(|line| line.starts_with(start) && line.ends_with(end));
+        lines.count()
+    };
+    let place = |title: &str| text.find(&format!("document {title}")).unwrap();
+    assert!(place("calendar") < place("handbook"), "{text}");
+    assert_eq!(lines("document calendar", "0.0 changes a month"), 1, "{text}");
+    assert_eq!(lines("document handbook", "0.3 changes a month"), 1, "{text}");
+    assert_eq!(lines("live", "before each question: the time"), 1, "{text}");
+}
+
+#[test]
+fn a_template_that_prints_the_date_is_told_of() {
+    let template = Dated(ChatMl { takes_tools: true });
+    let model = SimulatedModel::with(Arc::new(ByteVocab::new()), Arc::new(template));
+    let mut config = house(4096);
+    let told = |config: &Config| {
+        let plan = Plan::of(config, vec![profile("house")], &model, GIB).unwrap();
+        let text = printed(&plan, Format::Plain);
+        text.lines().find(|line| line.contains("prints the date")).map(|line| line.trim().to_owned())
+    };
+    insta::assert_snapshot!(told(&config).unwrap(), @"The chat template prints the date: profiles are computed anew at midnight.");
+    config.layout.mode = LayoutMode::Optimise;
+    insta::assert_snapshot!(told(&config).unwrap(), @"The chat template prints the date: it keeps the day of the start, and the true one stands before each question.");
+}
+
+#[test]
+fn a_stored_request_is_planned_with_its_clock_and_can_be_read() {
+    let mut config = house(4000);
+    config.layout.mode = crate::request::LayoutMode::Safe;
+    config.state_folder = "/nowhere".into();
+    let body = serde_json::json!({
+        "model": "simulated",
+        "messages": [
+            { "role": "system", "content": "The time is 20:06 on Monday.\nYou are the voice of this house." },
+            { "role": "user", "content": "Is the oven on?" },
+        ],
+        "tools": [{ "type": "function", "function": { "name": "light" } }],
+    });
+    let plan = RequestPlan::of(&config, vec![profile("house")], &SimulatedModel::new(), body.to_string().as_bytes());
+    let plan = plan.unwrap();
+    // When it is planned stands in the live block.
+    let told = |format| {
+        let mut out = Vec::new();
+        plan.write(format, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let start = text.find("[As of").unwrap();
+        let end = start + text[start..].find(']').unwrap();
+        format!("{}[As of NOW{}", &text[..start], &text[end..])
+    };
+    insta::assert_snapshot!(told(Format::Plain).replace(&plan.n_tokens.to_string(), "N"), @r#"
+    request simulated: N of 4,000 tokens
+            client system  session       40      system You are the voice of this house.
+            tools          fixed         51 cut  {"type":"function","function":{"name":"light"}}
+            live           live          72      user [As of NOW] The time is 20:06 on Monday.
+            question       turn          28      Is the oven on? assistant
+    layout  safe, history new
+            clock, 28 bytes, from messages[0], byte 0, to messages[1]: The time is 20:06 on Monday.
+    "#);
+    assert_eq!(plan.parts.iter().map(|part| part.n_tokens).sum::<usize>(), plan.n_tokens);
+    let json: serde_json::Value = serde_json::from_str(&told(Format::Json)).unwrap();
+    insta::assert_snapshot!(json["moved"], @r#"[{"kind":"clock","n_bytes":28,"from_message":0,"from_byte":0,"to_message":1,"text":"The time is 20:06 on Monday."}]"#);
+
+    let refused = RequestPlan::of(&config, vec![], &SimulatedModel::new(), b"{}").unwrap_err();
+    assert_eq!(refused.to_string(), "model: is required");
+    let unknown = body.to_string().replace("simulated", "gpt");
+    let refused = RequestPlan::of(&config, vec![], &SimulatedModel::new(), unknown.as_bytes()).unwrap_err();
+    assert_eq!(refused.to_string(), "model `gpt` is not here; there are: simulated");
 }

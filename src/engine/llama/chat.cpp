@@ -15,8 +15,10 @@
 #include <ctime>
 #include <exception>
 #include <memory>
+#include <regex>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 extern "C" {
 
@@ -28,6 +30,7 @@ struct hob_text {
 struct hob_chat_template {
     common_chat_templates_ptr             reference;
     std::unique_ptr<common_chat_template> parsed;
+    std::vector<std::string>              formats; // of the times that it asks for
     bool                                  strip_bos;
 };
 
@@ -40,7 +43,7 @@ hob_chat_template * hob_chat_open(hob_text source, hob_text bos, hob_text eos, b
 void                hob_chat_close(hob_chat_template * chat);
 hob_chat_tools *    hob_chat_tools_parse(hob_text tools, hob_text * error);
 void                hob_chat_tools_free(hob_chat_tools * tools);
-bool                hob_chat_direct(const hob_chat_template * chat, const hob_chat_tools * tools, hob_text messages, bool open_answer, hob_text * out);
+bool                hob_chat_direct(const hob_chat_template * chat, const hob_chat_tools * tools, hob_text messages, bool open_answer, int64_t now, hob_text * out);
 bool                hob_chat_reference(const hob_chat_template * chat, const hob_chat_tools * tools, hob_text messages, bool open_answer, hob_text * out);
 void                hob_text_free(hob_text text);
 
@@ -71,16 +74,26 @@ template <typename Call> static bool guarded(hob_text * error, Call call) {
     return false;
 }
 
-static std::string today(const char * format) {
-    const std::time_t now   = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-    std::tm           local = {};
-    char              text[32];
+static std::string time_text(std::time_t now, const char * format) {
+    std::tm local = {};
+    char    text[100]; // as in llama.cpp
     localtime_r(&now, &local);
     return std::string(text, std::strftime(text, sizeof text, format, &local));
 }
 
+// llama.cpp's strftime_now() reads the system's clock. Its calls with a literal ask a variable first, which render() sets:
+// so a prompt can show another moment. Without the variable, as while llama.cpp tries what a template can do, nothing changes.
+static std::string with_moment(const std::string & source, std::vector<std::string> & formats) {
+    static const std::regex call(R"re(strftime_now\s*\(\s*("[^"\\]*"|'[^'\\]*')\s*\))re");
+    for (std::sregex_iterator found(source.begin(), source.end(), call), end; found != end; ++found) {
+        const std::string literal = (*found)[1];
+        formats.push_back(literal.substr(1, literal.size() - 2));
+    }
+    return std::regex_replace(source, call, "(hob_now[$1] if hob_now is defined else strftime_now($1))");
+}
+
 // The steps of llama.cpp's common_chat_templates_apply_jinja() that shape the text, in its order.
-static std::string render(const hob_chat_template & chat, const hob_chat_tools * tools, std::vector<common_chat_msg> messages, bool open_answer) {
+static std::string render(const hob_chat_template & chat, const hob_chat_tools * tools, std::vector<common_chat_msg> messages, bool open_answer, std::time_t now) {
     const common_chat_template & parsed = *chat.parsed;
     const auto                   caps   = parsed.original_caps();
     const std::string &          source = parsed.source();
@@ -126,7 +139,11 @@ static std::string render(const hob_chat_template & chat, const hob_chat_tools *
     params.reasoning_format      = COMMON_REASONING_FORMAT_NONE;
     params.parallel_tool_calls   = false;
     params.add_generation_prompt = open_answer;
-    params.extra_context         = common_json{ { "datetime", today("%b %d %Y") }, { "date_string", today("%d %b %Y") } };
+    params.now                   = std::chrono::system_clock::from_time_t(now);
+    params.extra_context         = common_json{ { "datetime", time_text(now, "%b %d %Y") }, { "date_string", time_text(now, "%d %b %Y") } };
+    for (const auto & format : chat.formats) {
+        params.extra_context["hob_now"][format] = time_text(now, format.c_str());
+    }
     // Some families rewrite the messages before they render; those keep their own code.
     if (const auto special = common_chat_try_specialized_template(parsed, source, params)) {
         return special->prompt;
@@ -148,7 +165,8 @@ hob_chat_template * hob_chat_open(hob_text source, hob_text bos, hob_text eos, b
         // Parsed twice: once for what is wrong with it, which templates_init() loses, once as that function amends it.
         common_chat_template(text_in(source), text_in(bos), text_in(eos));
         chat->reference = common_chat_templates_init(nullptr, text_in(source), text_in(bos), text_in(eos));
-        chat->parsed    = std::make_unique<common_chat_template>(common_chat_templates_source(chat->reference.get()), text_in(bos), text_in(eos));
+        const std::string amended = with_moment(common_chat_templates_source(chat->reference.get()), chat->formats);
+        chat->parsed    = std::make_unique<common_chat_template>(amended, text_in(bos), text_in(eos));
         chat->strip_bos = strip_bos;
     });
     return is_open ? chat.release() : nullptr;
@@ -171,10 +189,10 @@ void hob_chat_tools_free(hob_chat_tools * tools) {
     delete tools;
 }
 
-bool hob_chat_direct(const hob_chat_template * chat, const hob_chat_tools * tools, hob_text messages, bool open_answer, hob_text * out) {
+bool hob_chat_direct(const hob_chat_template * chat, const hob_chat_tools * tools, hob_text messages, bool open_answer, int64_t now, hob_text * out) {
     return guarded(out, [&] {
         auto parsed = common_chat_msgs_parse_oaicompat(common_json::parse(text_in(messages)));
-        *out        = finish(*chat, render(*chat, tools, std::move(parsed), open_answer));
+        *out        = finish(*chat, render(*chat, tools, std::move(parsed), open_answer, static_cast<std::time_t>(now)));
     });
 }
 

@@ -5,6 +5,10 @@
 //! added to a cell twice, a partial removal on a model that cannot do it. It decides nothing: when to share or evict is
 //! the scheduler's.
 //!
+//! A *guard* is the second owner of each cell of a sequence, in models with windowed layers that are cut and shared all the
+//! same. llama.cpp recycles the cells that left the window of their only owner, silently and while thousands are free; cells of
+//! two owners it leaves alone. Guards and the scratch id of `saving` are ids of the context that nobody else sees.
+//!
 //! Threads: decoding and prefill use `threads` of `ContextOptions`; which number is best beside other work, and why
 //! `GOMP_SPINCOUNT` must be set before the first call of llama.cpp, stands where `main` sets it.
 
@@ -20,30 +24,78 @@ use llama_cpp_sys_2 as sys;
 
 use super::LoadedModel;
 use super::backend::{backend, with_errors};
+use super::form::Form;
 use super::sampler::Sampler;
-use crate::engine::{Batch, ContextOptions, DecodeError, Engine, EngineError, KvType, Limits, Memory, SeqId};
+use crate::engine::{
+    Batch, ContextOptions, DecodeError, Engine, EngineError, KvType, Limits, Memory, MemoryClass, SeqId,
+};
 use crate::request::{Sampling, Token};
 
 /// The one context of a loaded model. Not `Sync`: it lives on the scheduler's thread.
 pub struct LlamaEngine<'a> {
-    context: LlamaContext<'a>,
+    pub(super) context: LlamaContext<'a>,
     batch: LlamaBatch<'static>,
-    limits: Limits,
+    pub(super) limits: Limits,
+    pub(super) ids: Ids,
+    /// How a sequence's bytes are laid out, if that is known.
+    pub(super) form: Option<Form>,
+    /// See `Engine::saved_form`.
+    saved_form: String,
+    /// Positions that a windowed layer sees; `None` without a guard.
+    window: Option<usize>,
     n_vocab: i32,
     /// By sequence id; an empty range holds nothing.
-    spans: Vec<Range<usize>>,
+    pub(super) spans: Vec<Range<usize>>,
     /// Whether each row of the last successful batch has logits.
     rows: Vec<bool>,
 }
 
 /// LLAMA_MAX_SEQ of llama.cpp, a compile-time constant there.
-const N_SEQ_MAX: usize = 256;
+const N_IDS_MAX: usize = 256;
+
+/// The ids of the context: those of sequences first, then those that only the engine knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ids {
+    n_sequences: usize,
+    class: MemoryClass,
+}
+
+impl Ids {
+    pub(super) fn of(class: MemoryClass, n_sequences: usize) -> Ids {
+        Ids { n_sequences, class }
+    }
+
+    pub(super) fn total(self) -> usize {
+        match self.class {
+            MemoryClass::Rewindable => self.n_sequences + 1,
+            MemoryClass::Guarded => 2 * self.n_sequences + 1,
+            // Each id of a recurrent memory costs a state, and wholes need no scratch.
+            MemoryClass::Checkpointed | MemoryClass::Opaque => self.n_sequences,
+        }
+    }
+
+    /// Most sequences that a context can have.
+    fn n_sequences_max(self) -> usize {
+        (1..=N_IDS_MAX).rev().find(|&n| Ids { n_sequences: n, ..self }.total() <= N_IDS_MAX).unwrap_or(1)
+    }
+
+    pub(super) fn scratch(self) -> Option<i32> {
+        (self.class.memory() == Memory::Rewindable).then_some(self.n_sequences as i32)
+    }
+
+    fn guard(self, seq: SeqId) -> Option<i32> {
+        (self.class == MemoryClass::Guarded).then_some(self.n_sequences as i32 + 1 + i32::from(seq.0))
+    }
+}
 
 /// GGML_MAX_N_THREADS; ggml asserts on more.
 const N_THREADS_MAX: usize = 512;
 
 /// Positions are 32-bit and signed; llama.cpp rounds the number of cells up, so some room is left.
 const N_CELLS_MAX: usize = 1 << 30;
+
+/// Most positions in one piece of saved cells: a copy in or out then takes no longer than a small step.
+const N_PIECE_MAX: usize = 256;
 
 impl<'a> LlamaEngine<'a> {
     pub(super) fn open(
@@ -56,20 +108,23 @@ impl<'a> LlamaEngine<'a> {
         for n_threads in [options.threads.decode, options.threads.prefill] {
             check_number("threads", n_threads, 1..=N_THREADS_MAX)?;
         }
-        check_number("sequences", options.n_seq_max, 1..=N_SEQ_MAX)?;
-        // llama.cpp keeps an output row for each sequence and asserts that a batch has as many tokens.
-        check_number("tokens in a batch", n_batch, options.n_seq_max..=N_CELLS_MAX)?;
+        check_number("tokens in a batch", n_batch, 1..=N_CELLS_MAX)?;
+        let ids = Ids::of(model.class, options.n_seq_max);
+        check_number("sequences", options.n_seq_max, 1..=ids.n_sequences_max())?;
+        // llama.cpp keeps an output row for each id and asserts that a batch has as many tokens.
+        let n_batch_there = n_batch.max(ids.total());
 
         let kv_type = cache_type(options.kv_type);
         let params = LlamaContextParams::default()
             .with_n_ctx(NonZeroU32::new(options.n_cells as u32))
-            .with_n_batch(n_batch as u32)
+            .with_n_batch(n_batch_there as u32)
             // One physical batch for each logical one: the split of a prompt is then the scheduler's alone.
-            .with_n_ubatch(n_batch as u32)
-            .with_n_seq_max(options.n_seq_max as u32)
+            .with_n_ubatch(n_batch_there as u32)
+            .with_n_seq_max(ids.total() as u32)
             // Sharing cells between sequences needs one pool.
             .with_kv_unified(true)
-            // Windowed layers keep all cells, so that they cannot run out before the others do.
+            // Windowed layers keep all cells, so that they cannot run out before the others do, and so that what is shared can be
+            // cut behind its window. Their small pool would save memory only with fewer ids than n_ctx ÷ window.
             .with_swa_full(true)
             .with_flash_attention_policy(flash_attention)
             .with_type_k(kv_type)
@@ -82,42 +137,48 @@ impl<'a> LlamaEngine<'a> {
         let limits = Limits {
             n_cells: context.n_ctx() as usize,
             n_seq_max: options.n_seq_max,
-            n_batch: context.n_batch() as usize,
-            memory: model.memory,
+            n_batch,
+            memory: model.class.memory(),
+            memory_class: model.class,
             flash_attention: false,
+            swa_full: true,
+            n_piece_max: match (model.class.memory(), model.window) {
+                // Of a longer piece the windowed layers would give the last window alone.
+                (Memory::Rewindable, Some(window)) => N_PIECE_MAX.min(window),
+                (Memory::Rewindable, None) => N_PIECE_MAX,
+                (Memory::Opaque, _) => context.n_ctx() as usize,
+            },
         };
         let mut engine = LlamaEngine {
             context,
             batch: LlamaBatch::new(limits.n_batch, 1),
             limits,
+            ids,
+            form: None,
+            saved_form: String::new(),
+            window: model.window,
             n_vocab: model.weights.n_vocab(),
             spans: vec![0..0; limits.n_seq_max],
             rows: Vec::new(),
         };
-        engine.limits.flash_attention = engine.uses_flash_attention()?;
+        engine.form = engine.learn_form()?;
+        engine.limits.flash_attention = engine.form.as_ref().and_then(Form::has_flash_attention).unwrap_or(false);
+        engine.saved_form = model.saved_form(options.kv_type, &engine.limits);
         Ok(engine)
     }
 
-    /// Computes one token and reads from its state how V is stored: transposed without flash attention, else not.
-    fn uses_flash_attention(&mut self) -> Result<bool, EngineError> {
+    /// Computes one token and reads from its state how states are laid out.
+    fn learn_form(&mut self) -> Result<Option<Form>, EngineError> {
         let seq = SeqId(0);
         let probe = crate::engine::BatchToken { token: Token(0), pos: 0, seq, wants_logits: false };
         let (decoded, errors) = with_errors(|| self.decode(&Batch { tokens: vec![probe] }));
         decoded.map_err(|_| EngineError::Context(reason("the model cannot compute a token", &errors)))?;
-        let state = self.state(seq)?;
+        let state = self.state_of(seq)?;
         self.remove(seq, 0)?;
-        // Magic and sequence, then: streams, cells; position, owners, owner of the one cell; whether V is transposed.
-        let word =
-            |index: usize| state.get(index * 4..index * 4 + 4).map(|bytes| bytes.try_into().map(u32::from_le_bytes));
-        let words: Vec<u32> = (2..8).map_while(|index| word(index)?.ok()).collect();
-        match words[..] {
-            [1, 1, 0, 1, 0, v_is_transposed @ 0..=1] => Ok(v_is_transposed == 0),
-            // Memories without attention begin otherwise.
-            _ => Ok(false),
-        }
+        Ok(Form::learn(&state, self.limits.memory == Memory::Rewindable))
     }
 
-    fn check_seq(&self, seq: SeqId) -> Result<usize, EngineError> {
+    pub(super) fn check_seq(&self, seq: SeqId) -> Result<usize, EngineError> {
         let seq_idx = usize::from(seq.0);
         match seq_idx < self.limits.n_seq_max {
             true => Ok(seq_idx),
@@ -125,20 +186,59 @@ impl<'a> LlamaEngine<'a> {
         }
     }
 
-    /// Takes `seq` off its cells from `from` on, without a look at the span.
-    fn take_off(&mut self, seq: SeqId, from: usize) -> Result<(), EngineError> {
+    /// Takes `seq` and its guard off its cells from `from` on, without a look at the span.
+    pub(super) fn take_off(&mut self, seq: SeqId, from: usize) -> Result<(), EngineError> {
         // The binding refuses a start beyond 32 bits; no sequence reaches that far.
         let from = u32::try_from(from).unwrap_or(i32::MAX as u32).min(i32::MAX as u32);
-        match self.context.clear_kv_cache_seq(Some(u32::from(seq.0)), Some(from), None) {
+        for id in self.owners(seq) {
+            match self.context.clear_kv_cache_seq(Some(id as u32), Some(from), None) {
+                Ok(true) => {}
+                Ok(false) | Err(_) => {
+                    return Err(refused(seq, format!("the model's memory cannot be cut at position {from}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the id off all its cells.
+    pub(super) fn clear(&mut self, id: i32) -> Result<(), EngineError> {
+        match self.context.clear_kv_cache_seq(Some(id as u32), None, None) {
             Ok(true) => Ok(()),
-            Ok(false) | Err(_) => Err(refused(seq, format!("the model's memory cannot be cut at position {from}"))),
+            Ok(false) | Err(_) => Err(EngineError::Context(format!("id {id} cannot be cleared"))),
         }
     }
 
-    /// The span as llama.cpp tells it.
-    fn true_span(&self, seq: SeqId) -> Range<usize> {
-        let seq = i32::from(seq.0);
-        let (first, last) = (self.context.kv_cache_seq_pos_min(seq), self.context.kv_cache_seq_pos_max(seq));
+    /// Makes the id `to` an owner of the cells that the id `from` has in `range`. Ids and range have been checked.
+    pub(super) fn lend(&mut self, from: i32, to: i32, range: &Range<usize>) -> Result<(), EngineError> {
+        let (start, end) = (Some(range.start as u32), Some(range.end as u32));
+        let lent = self.context.kv_cache_seq_cp(from, to, start, end);
+        lent.map_err(|error| EngineError::Context(format!("cells {range:?} of id {from} for {to}: {error}")))
+    }
+
+    /// Makes `dst` and its guard owners of the cells that the id `from` has in `range`.
+    pub(super) fn hand_over(&mut self, from: i32, dst: SeqId, range: &Range<usize>) -> Result<(), EngineError> {
+        self.owners(dst).try_for_each(|id| self.lend(from, id, range))
+    }
+
+    /// The id of `seq`, and that of its guard.
+    fn owners(&self, seq: SeqId) -> impl Iterator<Item = i32> + use<> {
+        std::iter::once(i32::from(seq.0)).chain(self.ids.guard(seq))
+    }
+
+    /// A sequence can be cut at `at` only if its windowed layers still hold all that the next token would see.
+    pub(super) fn check_window(&self, seq: SeqId, at: usize) -> Result<(), EngineError> {
+        let Some(window) = self.window else { return Ok(()) };
+        let held = self.told_span(i32::from(seq.0));
+        match at >= held.end || held.start <= at.saturating_sub(window) {
+            true => Ok(()),
+            false => Err(refused(seq, format!("holds {held:?} in its windowed layers and cannot be cut at {at}"))),
+        }
+    }
+
+    /// What the id holds as llama.cpp tells it.
+    pub(super) fn told_span(&self, id: i32) -> Range<usize> {
+        let (first, last) = (self.context.kv_cache_seq_pos_min(id), self.context.kv_cache_seq_pos_max(id));
         match (usize::try_from(first), usize::try_from(last)) {
             (Ok(first), Ok(last)) => first..last + 1,
             _ => 0..0,
@@ -146,9 +246,11 @@ impl<'a> LlamaEngine<'a> {
     }
 
     /// The spans are bookkeeping beside the truth; debug builds compare after every change.
-    fn debug_check(&self, seq: SeqId) {
+    pub(super) fn debug_check(&self, seq: SeqId) {
         if self.limits.memory == Memory::Rewindable {
-            debug_assert_eq!(self.spans[usize::from(seq.0)], self.true_span(seq), "the span of sequence {}", seq.0);
+            for id in self.owners(seq) {
+                debug_assert_eq!(self.spans[usize::from(seq.0)], self.told_span(id), "the span of id {id}");
+            }
         }
     }
 
@@ -213,8 +315,13 @@ impl Engine for LlamaEngine<'_> {
             Err(error) => return Err(DecodeError::Failed(reason(&error.to_string(), &errors))),
         }
         for (seq_idx, span) in grown {
+            let seq = SeqId(seq_idx as u16);
+            if let Some(guard) = self.ids.guard(seq) {
+                let computed = self.spans[seq_idx].end..span.end;
+                self.lend(seq_idx as i32, guard, &computed).map_err(|error| DecodeError::Failed(error.to_string()))?;
+            }
             self.spans[seq_idx] = span;
-            self.debug_check(SeqId(seq_idx as u16));
+            self.debug_check(seq);
         }
         self.rows.extend(batch.tokens.iter().map(|token| token.wants_logits));
         Ok(())
@@ -244,11 +351,10 @@ impl Engine for LlamaEngine<'_> {
         if !dst_span.is_empty() && dst_span.end != range.start {
             return Err(refused(dst, format!("holds {dst_span:?} and cannot go on with {range:?}")));
         }
-        // An owner added to a cell twice is counted twice: remains of a failed batch must be gone.
+        self.check_window(src, range.end)?;
+        // An owner must not be added to a cell twice: remains of a failed batch must be gone.
         self.take_off(dst, range.start)?;
-        self.context
-            .kv_cache_seq_cp(i32::from(src.0), i32::from(dst.0), Some(range.start as u32), Some(range.end as u32))
-            .map_err(|error| refused(dst, error.to_string()))?;
+        self.hand_over(i32::from(src.0), dst, &range)?;
         let start = if dst_span.is_empty() { range.start } else { dst_span.start };
         self.spans[dst_idx] = start..range.end;
         self.debug_check(dst);
@@ -266,6 +372,9 @@ impl Engine for LlamaEngine<'_> {
                 format!("this model's sequences can be removed as a whole only, not from {from}"),
             ));
         }
+        if keeps_some {
+            self.check_window(seq, from)?;
+        }
         self.take_off(seq, from)?;
         self.spans[seq_idx] = if keeps_some { span.start..span.end.min(from) } else { 0..0 };
         self.debug_check(seq);
@@ -282,18 +391,23 @@ impl Engine for LlamaEngine<'_> {
         if src == dst || range.is_empty() || !is_within(&src_span) || !is_within(&dst_span) {
             return Err(refused(dst, format!("cannot give up {range:?} of {dst_span:?} for that of {src_span:?}")));
         }
+        self.check_window(src, range.end)?;
         let (from, to) = (Some(range.start as u32), Some(range.end as u32));
-        self.context
-            .kv_cache_seq_rm(i32::from(dst.0), from, to)
-            .and_then(|()| self.context.kv_cache_seq_cp(i32::from(src.0), i32::from(dst.0), from, to))
-            .map_err(|error| refused(dst, error.to_string()))?;
+        for id in self.owners(dst) {
+            self.context.kv_cache_seq_rm(id, from, to).map_err(|error| refused(dst, error.to_string()))?;
+        }
+        self.hand_over(i32::from(src.0), dst, &range)?;
         self.debug_check(dst);
         Ok(())
     }
 
+    /// Not for memories that can be cut: those share, and a windowed layer would give its last window alone.
     fn copy_whole(&mut self, src: SeqId, dst: SeqId) -> Result<(), EngineError> {
         let (src_idx, dst_idx) = (self.check_seq(src)?, self.check_seq(dst)?);
         let span = self.spans[src_idx].clone();
+        if self.limits.memory == Memory::Rewindable {
+            return Err(refused(src, "this model's sequences are shared, not copied".into()));
+        }
         if span.is_empty() {
             return Err(refused(src, "holds nothing to copy".into()));
         }
@@ -304,30 +418,33 @@ impl Engine for LlamaEngine<'_> {
         let state = self.context.state_seq_get(i32::from(src.0), LlamaStateSeqFlags::empty());
         let (copied, errors) = with_errors(|| self.context.state_seq_set(&state.ok()?, i32::from(dst.0)).ok());
         // A restored state can be true and short, so its end is compared; windowed models drop what no token sees.
-        if copied.is_none() || self.true_span(dst).end != span.end {
+        if copied.is_none() || self.told_span(i32::from(dst.0)).end != span.end {
             self.take_off(dst, 0)?;
             return Err(refused(dst, reason(&format!("cannot take a copy of sequence {}", src.0), &errors)));
         }
         self.spans[dst_idx] = span;
-        self.debug_check(dst);
         Ok(())
+    }
+
+    fn save(&mut self, seq: SeqId, range: Range<usize>) -> Result<Vec<u8>, EngineError> {
+        self.save_piece(seq, range)
+    }
+
+    fn restore(&mut self, dst: SeqId, range: Range<usize>, bytes: &[u8]) -> Result<(), EngineError> {
+        self.restore_piece(dst, range, bytes)
+    }
+
+    fn saved_form(&self) -> String {
+        self.saved_form.clone()
     }
 
     fn held(&self, seq: SeqId) -> Option<Range<usize>> {
         self.check_seq(seq).ok()?;
-        Some(self.true_span(seq)).filter(|span| !span.is_empty())
+        Some(self.told_span(i32::from(seq.0))).filter(|span| !span.is_empty())
     }
 
     fn state(&mut self, seq: SeqId) -> Result<Vec<u8>, EngineError> {
-        self.check_seq(seq)?;
-        let (seq_id, flags) = (i32::from(seq.0), LlamaStateSeqFlags::empty());
-        let mut bytes = vec![0; self.context.state_seq_get_size_ext(seq_id, flags)];
-        // SAFETY: the buffer has the size that llama.cpp just gave for this sequence, and nothing happened in between.
-        let n_bytes = unsafe { self.context.state_seq_get_data_ext(bytes.as_mut_ptr(), seq_id, flags) };
-        match n_bytes == bytes.len() && n_bytes > 0 {
-            true => Ok(bytes),
-            false => Err(refused(seq, format!("its state has {} bytes, llama.cpp gave {n_bytes}", bytes.len()))),
-        }
+        self.state_of(seq)
     }
 
     fn logits(&self, row: usize) -> Result<&[f32], EngineError> {
@@ -359,7 +476,7 @@ fn check_number(what: &str, number: usize, accepted: std::ops::RangeInclusive<us
     }
 }
 
-fn refused(seq: SeqId, reason: String) -> EngineError {
+pub(super) fn refused(seq: SeqId, reason: String) -> EngineError {
     EngineError::Sequence { seq: seq.0, reason }
 }
 

@@ -20,6 +20,22 @@ pub fn read_facts(path: &Path) -> Result<ModelFacts, EngineError> {
     facts.map_err(|reason| EngineError::Load { path: path.display().to_string(), reason })
 }
 
+/// The chat templates in the header of `path`, one after the other: a file may have one of its own for requests with tools.
+pub fn read_chat_templates(path: &Path) -> Result<String, EngineError> {
+    let values = File::open(path)
+        .map_err(|error| format!("cannot be opened: {error}"))
+        .and_then(|file| Ok(Header::read(file)?.values));
+    let values = values.map_err(|reason| EngineError::Load { path: path.display().to_string(), reason })?;
+    let mut templates: Vec<(String, String)> = Vec::new();
+    for (name, value) in values {
+        if let (true, Value::Text(text)) = (name.starts_with("tokenizer.chat_template"), value) {
+            templates.push((name, text));
+        }
+    }
+    templates.sort_unstable();
+    Ok(templates.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("\n"))
+}
+
 /// Names longer than this are damage: the longest key in use has under 100 bytes.
 const NAME_BYTES_MAX: u64 = 65_535;
 

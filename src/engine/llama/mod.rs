@@ -9,8 +9,10 @@
 mod backend;
 mod context;
 pub mod cpu;
+mod form;
 mod header;
 mod sampler;
+mod saving;
 mod template;
 mod vocab;
 
@@ -23,10 +25,13 @@ use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_sys_2 as sys;
 
 pub use context::LlamaEngine;
-pub use header::read_facts;
+pub use header::{read_chat_templates, read_facts};
 pub use sampler::Sampler;
 
-use super::{ChatTemplate, ContextOptions, EngineError, Gpu, GpuLayers, Memory, Model, ModelFacts, Vocab};
+use super::{
+    ChatTemplate, ContextOptions, EngineError, Gpu, GpuLayers, KvType, Limits, MemoryClass, Model, ModelFacts, Vocab,
+};
+use context::Ids;
 use template::{LlamaTemplate, Source};
 use vocab::LlamaVocab;
 
@@ -44,8 +49,10 @@ pub enum Weights {
 pub struct LoadedModel {
     weights: Arc<LlamaModel>,
     facts: ModelFacts,
-    memory: Memory,
-    has_weights: bool,
+    class: MemoryClass,
+    /// Positions that a windowed layer sees, where such layers are guarded.
+    window: Option<usize>,
+    on: Weights,
     vocab: Arc<LlamaVocab>,
     template: Arc<LlamaTemplate>,
 }
@@ -65,9 +72,11 @@ impl LoadedModel {
         let (model, errors) = backend::with_errors(|| LlamaModel::load_from_file(backend::backend(), path, &params));
         let model = Arc::new(model.map_err(|error| failed(load_reason(&error.to_string(), &errors)))?);
         let vocab = Arc::new(LlamaVocab::new(model.clone()));
+        let class = memory_class(&model, &facts.architecture);
         Ok(LoadedModel {
-            memory: memory_class(&model, &facts.architecture),
-            has_weights: weights != Weights::None,
+            class,
+            window: window(&model, &facts.architecture).filter(|_| class == MemoryClass::Guarded),
+            on: weights,
             template: Arc::new(open_template(&model, &vocab, template)?),
             vocab,
             facts,
@@ -80,10 +89,28 @@ impl LoadedModel {
         options: &ContextOptions,
         flash_attention: sys::llama_flash_attn_type,
     ) -> Result<LlamaEngine<'_>, EngineError> {
-        if !self.has_weights {
+        if self.on == Weights::None {
             return Err(EngineError::Context("the model was loaded without its weights".into()));
         }
         LlamaEngine::open(self, options, flash_attention)
+    }
+
+    /// What, beside the files, the numbers in a saved sequence depend on. Layers on a GPU round in another way, and some
+    /// models turn positions by other factors in a context longer than their first.
+    fn saved_form(&self, kv_type: KvType, limits: &Limits) -> String {
+        let place = match self.on {
+            Weights::On { gpu, layers } if gpu != Gpu::Off => format!("{} {layers:?}", gpu_names()),
+            _ => "cpu".to_owned(),
+        };
+        let key = format!("{}.rope.scaling.original_context_length", self.facts.architecture);
+        let original: Option<usize> = self.weights.meta_val_str(&key).ok().and_then(|length| length.parse().ok());
+        let rope = if original.is_some_and(|original| limits.n_cells > original) { "long" } else { "short" };
+        format!(
+            "llama-cpp-sys-2 {LLAMA_CPP}, {place}, kv {}, flash attention {}, swa full {}, rope {rope}",
+            kv_type.name(),
+            limits.flash_attention,
+            limits.swa_full
+        )
     }
 }
 
@@ -94,8 +121,12 @@ impl Model for LoadedModel {
         &self.facts
     }
 
-    fn memory(&self) -> Memory {
-        self.memory
+    fn memory_class(&self) -> MemoryClass {
+        self.class
+    }
+
+    fn n_ids(&self, n_seq_max: usize) -> usize {
+        Ids::of(self.class, n_seq_max).total()
     }
 
     fn vocab(&self) -> Arc<dyn Vocab> {
@@ -114,10 +145,28 @@ impl Model for LoadedModel {
 /// Architectures whose sequences our tests have cut and shared anywhere: plain full attention.
 const REWINDABLE: [&str; 3] = ["llama", "qwen2", "qwen3"];
 
-fn memory_class(model: &LlamaModel, architecture: &str) -> Memory {
-    let has_window = model.meta_val_str(&format!("{architecture}.attention.sliding_window")).is_ok();
-    let is_proved = REWINDABLE.contains(&architecture) && !has_window && !model.is_recurrent() && !model.is_hybrid();
-    if is_proved { Memory::Rewindable } else { Memory::Opaque }
+/// The same for layers with a sliding window that keep all their cells under guard.
+const GUARDED: [&str; 1] = ["gemma3"];
+
+/// Architectures with a recurrent state whose saved sequences our tests have restored bit for bit.
+const CHECKPOINTED: [&str; 2] = ["mamba", "jamba"];
+
+fn memory_class(model: &LlamaModel, architecture: &str) -> MemoryClass {
+    let window = window(model, architecture);
+    let recurs = model.is_recurrent() || model.is_hybrid();
+    let is_in = |list: &[&str]| list.contains(&architecture);
+    match (window, recurs) {
+        (None, false) if is_in(&REWINDABLE) => MemoryClass::Rewindable,
+        (Some(1..), false) if is_in(&GUARDED) => MemoryClass::Guarded,
+        (None, true) if is_in(&CHECKPOINTED) => MemoryClass::Checkpointed,
+        _ => MemoryClass::Opaque,
+    }
+}
+
+/// Positions that a windowed layer sees; 0 if the file's number is none.
+fn window(model: &LlamaModel, architecture: &str) -> Option<usize> {
+    let number = model.meta_val_str(&format!("{architecture}.attention.sliding_window")).ok()?;
+    Some(number.parse().unwrap_or(0))
 }
 
 /// `replacement`, else what the file carries; llama.cpp's own fallback to ChatML is not taken.
@@ -158,6 +207,17 @@ fn params(weights: Weights, mut progress: impl FnMut(f32) + 'static) -> Result<L
         Weights::On { layers: GpuLayers::All, .. } => Ok(params),
         Weights::On { layers: GpuLayers::Count(n_layers), .. } => Ok(params.with_n_gpu_layers(n_layers)),
     }
+}
+
+/// The version of the sys crate, as Cargo.toml pins it: what it writes only it may read.
+const LLAMA_CPP: &str = "0.1.161";
+
+/// Names of the GPUs, in llama.cpp's order.
+fn gpu_names() -> String {
+    let _initialised = backend::backend();
+    let devices = llama_cpp_2::list_llama_ggml_backend_devices().into_iter();
+    let is_gpu = |kind| matches!(kind, LlamaBackendDeviceType::Gpu | LlamaBackendDeviceType::IntegratedGpu);
+    devices.filter(|device| is_gpu(device.device_type)).map(|device| device.description).collect::<Vec<_>>().join("+")
 }
 
 fn has_gpu() -> bool {

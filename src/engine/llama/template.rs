@@ -7,6 +7,7 @@
 use std::ffi::c_char;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -80,14 +81,18 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn render_by(&self, call: Render, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
+    /// `call`: the function of the other side that renders.
+    fn render_by(
+        &self,
+        messages: &[Message],
+        call: impl FnOnce(*const ChatHandle, *const ToolsHandle, Text, *mut Text) -> bool,
+    ) -> Result<String, EngineError> {
         let messages = to_json(messages)?;
         let tools = self.tools.as_ref().map_or(std::ptr::null(), |tools| tools.0.as_ptr());
         let mut out = Text::EMPTY;
         // A panic while the lock is held leaves the template as it was: rendering does not change it.
         let chat = self.chat.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: both handles are alive and used by this thread alone; `messages` outlives the call; `out` is written.
-        let is_rendered = unsafe { call(chat.0.as_ptr(), tools, Text::lent(&messages), open_answer, &mut out) };
+        let is_rendered = call(chat.0.as_ptr(), tools, Text::lent(&messages), &mut out);
         let text = out.take();
         if is_rendered { Ok(text) } else { Err(EngineError::Template(innermost(&text))) }
     }
@@ -95,7 +100,15 @@ impl Prepared {
 
 impl PreparedTemplate for Prepared {
     fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
-        self.render_by(hob_chat_direct, messages, open_answer)
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs() as i64);
+        self.render_at(messages, open_answer, now)
+    }
+
+    fn render_at(&self, messages: &[Message], open_answer: bool, unix_s: i64) -> Result<String, EngineError> {
+        self.render_by(messages, |chat, tools, messages, out| {
+            // SAFETY: both handles are alive and used by this thread alone; `messages` outlives the call; `out` is written.
+            unsafe { hob_chat_direct(chat, tools, messages, open_answer, unix_s, out) }
+        })
     }
 }
 
@@ -252,8 +265,6 @@ impl Text {
     }
 }
 
-type Render = unsafe extern "C" fn(*const ChatHandle, *const ToolsHandle, Text, bool, *mut Text) -> bool;
-
 // chat.cpp; as there.
 unsafe extern "C" {
     fn hob_chat_open(source: Text, bos: Text, eos: Text, strip_bos: bool, error: *mut Text) -> *mut ChatHandle;
@@ -265,6 +276,7 @@ unsafe extern "C" {
         tools: *const ToolsHandle,
         messages: Text,
         open_answer: bool,
+        now: i64,
         out: *mut Text,
     ) -> bool;
     #[cfg(test)]

@@ -1,5 +1,7 @@
 //! What the simulated model speaks: one token a byte, and a plain ChatML template.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use crate::engine::{ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
 use crate::request::{Message, Role, Token};
 
@@ -116,5 +118,34 @@ impl PreparedTemplate for PreparedChatMl {
             text += &format!("{TURN_START}assistant\n");
         }
         Ok(text)
+    }
+}
+
+/// A template that prints the date, as Llama 3's does: `inner`'s text behind a line with the number of the day since 1970
+/// (UTC) in a turn of its own.
+pub struct Dated<T>(pub T);
+
+impl<T: ChatTemplate> ChatTemplate for Dated<T> {
+    fn takes_tools(&self) -> bool {
+        self.0.takes_tools()
+    }
+
+    fn prepare(&self, tools: &[String]) -> Result<Box<dyn PreparedTemplate>, EngineError> {
+        Ok(Box::new(PreparedDated(self.0.prepare(tools)?)))
+    }
+}
+
+struct PreparedDated(Box<dyn PreparedTemplate>);
+
+impl PreparedTemplate for PreparedDated {
+    fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs() as i64);
+        self.render_at(messages, open_answer, now)
+    }
+
+    fn render_at(&self, messages: &[Message], open_answer: bool, unix_s: i64) -> Result<String, EngineError> {
+        let day = unix_s.div_euclid(24 * 3600);
+        let text = self.0.render_at(messages, open_answer, unix_s)?;
+        Ok(format!("{TURN_START}date\nDay {day}{TURN_END}\n{text}"))
     }
 }

@@ -2,15 +2,17 @@
 //!
 //! *Usage* is what a request cost in tokens; `usage.hob` adds what the cache did and how long each part took.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::http::answer::{Answer, cache_header};
+use crate::http::answer::{Answer, cache_header, cache_report};
 use crate::http::error::ApiError;
 use crate::request::Done;
+use crate::telemetry::PlanRecord;
 
 pub(super) const CACHE_HEADER: HeaderName = HeaderName::from_static("x-hob-cache");
 
@@ -22,6 +24,7 @@ pub(super) async fn respond(answer: Answer) -> Result<Response, ApiError> {
         "created": answer.created,
         "model": answer.model,
     });
+    let plan = Arc::clone(&answer.plan);
     let (text, done) = answer.whole().await?;
     let mut body = head;
     body["choices"] = json!([{
@@ -30,8 +33,9 @@ pub(super) async fn respond(answer: Answer) -> Result<Response, ApiError> {
         "logprobs": null,
         "finish_reason": done.finish.name(),
     }]);
-    body["usage"] = usage(&done);
-    let headers = [(header::CONTENT_TYPE, "application/json".to_owned()), (CACHE_HEADER, cache_header(&done.cache))];
+    body["usage"] = usage(&done, &plan);
+    let headers =
+        [(header::CONTENT_TYPE, "application/json".to_owned()), (CACHE_HEADER, cache_header(&done.cache, &plan))];
     Ok((headers, body.to_string()).into_response())
 }
 
@@ -39,23 +43,20 @@ pub(super) fn completion_id(id: &str) -> String {
     format!("chatcmpl-{id}")
 }
 
-pub(super) fn usage(done: &Done) -> Value {
+pub(super) fn usage(done: &Done, plan: &PlanRecord) -> Value {
     let Done { cache, n_generated, timings, .. } = done;
+    let mut hob: Map<String, Value> =
+        cache_report(cache, plan).into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    hob.insert("queue_ms".to_owned(), milliseconds(timings.queue).into());
+    hob.insert("ttft_ms".to_owned(), timings.ttft.map(milliseconds).into());
+    hob.insert("prefill_ms".to_owned(), milliseconds(timings.prefill).into());
+    hob.insert("decode_ms".to_owned(), milliseconds(timings.decode).into());
     json!({
         "prompt_tokens": cache.n_prompt,
         "completion_tokens": n_generated,
         "total_tokens": cache.n_prompt + n_generated,
         "prompt_tokens_details": { "cached_tokens": cache.n_cached },
-        "hob": {
-            "reused": cache.n_cached,
-            "of": cache.n_prompt,
-            "restored": cache.n_restored,
-            "cause": cache.cause.name(),
-            "queue_ms": milliseconds(timings.queue),
-            "ttft_ms": timings.ttft.map(milliseconds),
-            "prefill_ms": milliseconds(timings.prefill),
-            "decode_ms": milliseconds(timings.decode),
-        },
+        "hob": hob,
     })
 }
 

@@ -1,6 +1,7 @@
 //! Parses the messages of a chat request.
 //!
-//! A *part* is one piece of a message's content; only text can be read here, and its parts are joined by a line feed.
+//! A *part* is one piece of a message's content; only text can be read here, and its parts are joined by a line feed. A
+//! *mark* is `cache_control`, on a part or on the whole message: the client holds what stands before its end to be constant.
 
 use std::fmt;
 
@@ -20,6 +21,7 @@ pub(super) struct WireMessage {
     name: Option<String>,
     tool_calls: Option<Vec<WireToolCall>>,
     tool_call_id: Option<String>,
+    cache_control: Option<Mark>,
 }
 
 enum Content {
@@ -31,6 +33,12 @@ enum Content {
 struct Part {
     r#type: String,
     text: Option<String>,
+    cache_control: Option<Mark>,
+}
+
+#[derive(Deserialize)]
+struct Mark {
+    r#type: String,
 }
 
 #[derive(Deserialize)]
@@ -62,11 +70,14 @@ fn read(message: WireMessage, place: &str) -> Result<Message, ApiError> {
         .enumerate()
         .map(|(index, call)| read_call(call, &format!("{place}.tool_calls[{index}]")))
         .collect::<Result<_, _>>()?;
-    let content = match message.content {
-        None => String::new(),
-        Some(Content::Text(text)) => text,
+    let (content, mut n_marked_bytes) = match message.content {
+        None => (String::new(), 0),
+        Some(Content::Text(text)) => (text, 0),
         Some(Content::Parts(parts)) => join(parts, &format!("{place}.content"))?,
     };
+    if is_marked(message.cache_control, place)? {
+        n_marked_bytes = content.len();
+    }
     Ok(Message {
         role,
         content,
@@ -74,6 +85,7 @@ fn read(message: WireMessage, place: &str) -> Result<Message, ApiError> {
         name: message.name,
         tool_calls,
         tool_call_id: message.tool_call_id,
+        n_marked_bytes,
     })
 }
 
@@ -88,16 +100,39 @@ fn role(name: &str) -> Result<Role, String> {
     }
 }
 
-fn join(parts: Vec<Part>, place: &str) -> Result<String, ApiError> {
-    let texts = parts.into_iter().enumerate().map(|(index, part)| match (part.r#type.as_str(), part.text) {
-        ("text", Some(text)) => Ok(text),
-        ("text", None) => Err(ApiError::field(format!("{place}[{index}].text"), "is required")),
-        (other, _) => {
-            let reason = format!("\"{other}\" is not supported: only text can be read here");
-            Err(ApiError::field(format!("{place}[{index}].type"), reason))
+/// The text of all parts, and how much of it stands before the last mark.
+fn join(parts: Vec<Part>, place: &str) -> Result<(String, usize), ApiError> {
+    let (mut joined, mut n_marked_bytes) = (String::new(), 0);
+    for (index, part) in parts.into_iter().enumerate() {
+        let place = format!("{place}[{index}]");
+        let text = match (part.r#type.as_str(), part.text) {
+            ("text", Some(text)) => text,
+            ("text", None) => return Err(ApiError::field(format!("{place}.text"), "is required")),
+            (other, _) => {
+                let reason = format!("\"{other}\" is not supported: only text can be read here");
+                return Err(ApiError::field(format!("{place}.type"), reason));
+            }
+        };
+        if index > 0 {
+            joined.push('\n');
         }
-    });
-    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+        joined.push_str(&text);
+        if is_marked(part.cache_control, &place)? {
+            n_marked_bytes = joined.len();
+        }
+    }
+    Ok((joined, n_marked_bytes))
+}
+
+fn is_marked(mark: Option<Mark>, place: &str) -> Result<bool, ApiError> {
+    match mark {
+        None => Ok(false),
+        Some(Mark { r#type }) if r#type == "ephemeral" => Ok(true),
+        Some(Mark { r#type }) => {
+            let reason = format!("\"{type}\": must be \"ephemeral\"");
+            Err(ApiError::field(format!("{place}.cache_control.type"), reason))
+        }
+    }
 }
 
 fn read_call(call: WireToolCall, place: &str) -> Result<ToolCall, ApiError> {

@@ -4,6 +4,7 @@
 //! a broken one.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -32,6 +33,7 @@ pub(super) async fn respond(mut answer: Answer, include_usage: bool) -> Result<R
         Ok(cache) => Some(cache?),
         Err(_) => None,
     };
+    let plan = Arc::clone(&answer.plan);
     let chunks = stream::unfold(Chunks { answer, include_usage, state: State::Silent }, |mut chunks| async {
         chunks.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), chunks))
     });
@@ -43,7 +45,7 @@ pub(super) async fn respond(mut answer: Answer, include_usage: bool) -> Result<R
     ];
     let mut response = (headers, Body::from_stream(chunks)).into_response();
     if let Some(cache) = cache {
-        let value = HeaderValue::from_str(&cache_header(&cache)).expect("digits and words are a header value");
+        let value = HeaderValue::from_str(&cache_header(&cache, &plan)).expect("digits and words are a header value");
         response.headers_mut().insert(CACHE_HEADER, value);
     }
     Ok(response)
@@ -97,7 +99,7 @@ impl Chunks {
         if self.include_usage {
             let mut chunk = self.head();
             chunk["choices"] = json!([]);
-            chunk["usage"] = usage(done);
+            chunk["usage"] = usage(done, &self.answer.plan);
             text += &event(&chunk);
         }
         self.state = State::Ended;

@@ -31,6 +31,28 @@ fn message(fields: &str) -> Message {
 }
 
 #[test]
+fn marks_for_the_clients_own_cache_reach_to_the_end_of_what_they_are_on() {
+    let marked = |content: &str| message(&format!(r#""role":"system","content":{content}"#)).n_marked_bytes;
+    let mark = r#","cache_control":{"type":"ephemeral","ttl":"1h"}"#;
+    assert_eq!(marked(r#""all""#), 0);
+    assert_eq!(marked(&format!(r#""all"{mark}"#)), 3);
+    assert_eq!(marked(r#""all","cache_control":null"#), 0);
+    let part = |text: &str, mark: &str| format!(r#"{{"type":"text","text":"{text}"{mark}}}"#);
+    let parts = [part("first", ""), part("zweiß", mark), part("last", "")].join(",");
+    assert_eq!(marked(&format!("[{parts}]")), "first\nzweiß".len());
+    assert_eq!(marked(&format!("[{}]", part("first", ""))), 0);
+
+    let refused = |content: &str, expected: &str| {
+        check_refused(&format!(r#""messages":[{{"role":"user","content":{content}}}]"#), expected);
+    };
+    let other = r#","cache_control":{"type":"for ever"}"#;
+    let expected = "cache_control.type: \"for ever\": must be \"ephemeral\"";
+    refused(&format!(r#""all"{other}"#), &format!("messages[0].{expected}"));
+    refused(&format!("[{}]", part("all", other)), &format!("messages[0].content[0].{expected}"));
+    refused(r#""all","cache_control":"ephemeral""#, "messages[0].cache_control: ");
+}
+
+#[test]
 fn a_bare_request_has_the_defaults() {
     let ChatRequest { request, form } = parsed("");
     assert_eq!(request.model, "house");

@@ -11,13 +11,13 @@ async fn a_whole_answer_is_openais_completion_object() {
     insta::assert_snapshot!(reply.redacted(), @r#"
     HTTP/1.1 200 OK
     content-type: application/json
-    x-hob-cache: reused=9; of=12; restored=0; cause=appended
+    x-hob-cache: reused=9; of=12; restored=0; cause=appended; layout=off
     x-request-id: <id>
-    content-length: 490
+    content-length: 505
     connection: close
     date: <now>
 
-    {"id":"chatcmpl-<id>","object":"chat.completion","created":<seconds>,"model":"house","choices":[{"index":0,"message":{"role":"assistant","content":"The oven is off.","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":12,"completion_tokens":6,"total_tokens":18,"prompt_tokens_details":{"cached_tokens":9},"hob":{"reused":9,"of":12,"restored":0,"cause":"appended","queue_ms":1.3,"ttft_ms":40.0,"prefill_ms":31.0,"decode_ms":120.0}}}
+    {"id":"chatcmpl-<id>","object":"chat.completion","created":<seconds>,"model":"house","choices":[{"index":0,"message":{"role":"assistant","content":"The oven is off.","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":12,"completion_tokens":6,"total_tokens":18,"prompt_tokens_details":{"cached_tokens":9},"hob":{"reused":9,"of":12,"restored":0,"cause":"appended","layout":"off","queue_ms":1.3,"ttft_ms":40.0,"prefill_ms":31.0,"decode_ms":120.0}}}
     "#);
 }
 
@@ -30,7 +30,7 @@ async fn a_streamed_answer_is_role_text_finish_usage_and_done() {
     content-type: text/event-stream
     cache-control: no-cache
     x-accel-buffering: no
-    x-hob-cache: reused=9; of=12; restored=0; cause=appended
+    x-hob-cache: reused=9; of=12; restored=0; cause=appended; layout=off
     x-request-id: <id>
     connection: close
     transfer-encoding: chunked
@@ -44,7 +44,7 @@ async fn a_streamed_answer_is_role_text_finish_usage_and_done() {
 
     data: {"id":"chatcmpl-<id>","object":"chat.completion.chunk","created":<seconds>,"model":"house","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"usage":null}
 
-    data: {"id":"chatcmpl-<id>","object":"chat.completion.chunk","created":<seconds>,"model":"house","choices":[],"usage":{"prompt_tokens":12,"completion_tokens":6,"total_tokens":18,"prompt_tokens_details":{"cached_tokens":9},"hob":{"reused":9,"of":12,"restored":0,"cause":"appended","queue_ms":1.3,"ttft_ms":40.0,"prefill_ms":31.0,"decode_ms":120.0}}}
+    data: {"id":"chatcmpl-<id>","object":"chat.completion.chunk","created":<seconds>,"model":"house","choices":[],"usage":{"prompt_tokens":12,"completion_tokens":6,"total_tokens":18,"prompt_tokens_details":{"cached_tokens":9},"hob":{"reused":9,"of":12,"restored":0,"cause":"appended","layout":"off","queue_ms":1.3,"ttft_ms":40.0,"prefill_ms":31.0,"decode_ms":120.0}}}
 
     data: [DONE]
     "#);
@@ -102,6 +102,69 @@ async fn the_planner_gets_the_layout_and_the_conversation_that_the_client_names(
     }
 }
 
+#[tokio::test]
+async fn the_layout_and_what_it_was_worth_are_told_with_the_reuse() {
+    let running = start(Script::default()).await;
+    for (layout, expected) in [
+        ("off", "reused=9; of=12; restored=0; cause=appended; layout=off"),
+        ("observe", "reused=9; of=12; restored=0; cause=appended; layout=observe; moved=1; gain=1"),
+        ("safe", "reused=9; of=12; restored=0; cause=appended; layout=safe; moved=1; saved=5"),
+    ] {
+        let headers = format!("x-hob-layout: {layout}\r\nConnection: close\r\n");
+        let reply = running.exchange(&chat_bytes(GOOD.as_bytes(), &headers)).await;
+        assert_eq!(reply.header("x-hob-cache"), Some(expected));
+        let usage = &reply.json()["usage"]["hob"];
+        for pair in expected.split("; ") {
+            let (key, value) = pair.split_once('=').unwrap();
+            let told = &usage[key];
+            assert_eq!(told.as_str().map_or(told.to_string(), str::to_owned), value, "{key}: {usage}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn telemetry_gets_the_plan_without_its_text() {
+    let mut running = start(Script::default()).await;
+    let reply = running.exchange(&chat_bytes(GOOD.as_bytes(), "x-hob-layout: safe\r\nConnection: close\r\n")).await;
+    assert_eq!(reply.status, 200);
+    let plan = running.next_submission().await.label.plan.expect("each request has a plan");
+    insta::assert_snapshot!(serde_json::to_string_pretty(&*plan).unwrap(), @r#"
+    {
+      "layout": "safe",
+      "history": "untouched",
+      "sections": [
+        {
+          "name": "client system",
+          "class": "session",
+          "n_bytes": 40,
+          "cut": null
+        }
+      ],
+      "regions": [
+        {
+          "section": 0,
+          "end": 12
+        }
+      ],
+      "moved": [
+        {
+          "kind": "clock",
+          "n_bytes": 8,
+          "hash": "341f3bae7efc",
+          "message": 0,
+          "byte": 0,
+          "to_message": 1
+        }
+      ],
+      "gain": {
+        "from": 4,
+        "to": null
+      },
+      "tools": "as_sent"
+    }
+    "#);
+}
+
 #[tokio::test(start_paused = true)]
 async fn headers_wait_for_admission_and_tell_the_reuse() {
     let mut running = start(Script::silent()).await;
@@ -111,7 +174,7 @@ async fn headers_wait_for_admission_and_tell_the_reuse() {
     tokio::time::sleep(Duration::from_millis(1_900)).await;
     submission.events.send(Event::Admitted(CACHE)).await.unwrap();
     let head = read_until(&mut stream, "\r\n\r\n").await;
-    assert!(head.contains("x-hob-cache: reused=9; of=12; restored=0; cause=appended\r\n"), "{head}");
+    assert!(head.contains("x-hob-cache: reused=9; of=12; restored=0; cause=appended; layout=off\r\n"), "{head}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,9 +22,12 @@ use tokio::task::JoinHandle;
 
 use super::{House, Server};
 use crate::config::{self, Listen};
-use crate::prompt::{Cause, PlanFailure, PlanTimings, Planned, PromptError, Spoken, ToolsUse};
-use crate::request::{CacheUse, Done, Event, Finish, MissCause, Request, Timings, Token, TokenPrompt};
+use crate::prompt::{
+    Cause, Gain, Moved, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken, ToolsUse, Volatility,
+};
+use crate::request::{CacheUse, Done, Event, Finish, LayoutMode, MissCause, Request, Timings, Token, TokenPrompt};
 use crate::scheduler::{Status, Submission, SubmitError};
+use crate::telemetry::{ReadError, RequestRow, Wanted};
 
 const MAX_BODY: u64 = 100_000;
 const GOOD: &str = r#"{"model":"house","messages":[{"role":"user","content":"is the oven on?"}]}"#;
@@ -36,6 +39,8 @@ struct Script {
     /// Sent as soon as a request is submitted.
     events: Vec<Event>,
     refusal: Option<SubmitError>,
+    /// What telemetry holds, newest first; `None`: it is off.
+    rows: Option<Vec<RequestRow>>,
     /// What the planner was asked to know again.
     remembered: Vec<Spoken>,
 }
@@ -52,6 +57,7 @@ impl Default for Script {
                 Event::Done(done(Finish::Stop)),
             ],
             refusal: None,
+            rows: Some(Vec::new()),
             remembered: Vec::new(),
         }
     }
@@ -99,16 +105,32 @@ impl House for Fake {
                 return Err(PlanFailure::Prompt(error));
             }
             let max_tokens = request.max_tokens;
+            let mode = request.layout.unwrap_or(LayoutMode::Off);
+            let section =
+                Section { name: "client system".to_owned(), class: Volatility::Session, n_bytes: 40, cut: None };
+            let moved = Moved {
+                slot: 0,
+                is_clock: true,
+                kind: "clock",
+                text: "It is 8.".into(),
+                from_message: 0,
+                from_byte: 0,
+                to_message: Some(1),
+            };
             self.planned.try_send(request).unwrap();
             let n_prompt = self.script.lock().unwrap().n_prompt;
             Ok(Planned {
                 prompt: TokenPrompt { tokens: vec![Token(1); n_prompt], cuts: Vec::new() },
-                sections: Vec::new(),
+                mode,
+                sections: vec![section],
+                regions: vec![Region { section_idx: 0, end: n_prompt }],
+                gain: (mode != LayoutMode::Off)
+                    .then_some(Gain { from: 4, to: Some(10).filter(|_| mode == LayoutMode::Observe) }),
                 profile: Some("house".to_owned()),
                 max_tokens,
                 opening: "assistant\n".to_owned(),
                 record: Some(7),
-                moved: Vec::new(),
+                moved: if mode == LayoutMode::Off { Vec::new() } else { vec![moved] },
                 n_gained_bytes: 0,
                 live_cause: Cause::Untouched,
                 tools: ToolsUse::default(),
@@ -136,6 +158,18 @@ impl House for Fake {
 
     fn status(&self) -> Status {
         self.script.lock().unwrap().status.clone()
+    }
+
+    fn requests(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<RequestRow>, ReadError>> {
+        async move {
+            let Script { rows, .. } = &mut *self.script.lock().unwrap();
+            let rows = rows.as_ref().ok_or(ReadError::Off)?.iter();
+            Ok(match wanted {
+                Wanted::Newest(n_max) => rows.take(n_max).cloned().collect(),
+                Wanted::Id(id) => rows.filter(|row| row.id == id).cloned().collect(),
+            })
+        }
+        .boxed()
     }
 
     fn models(&self) -> Vec<String> {

@@ -20,6 +20,7 @@ struct Runner {
 struct House {
     engine: SimulatedEngine,
     cache: Cache,
+    n_restored: usize,
 }
 
 impl House {
@@ -27,7 +28,7 @@ impl House {
         let options =
             ContextOptions { n_cells, n_seq_max, n_batch: n_cells, kv_type: KvType::F16, threads: Threads::same(1) };
         let engine = SimulatedModel::new().open(&options).unwrap();
-        House { engine, cache: Cache::new(n_cells, n_seq_max, Memory::Rewindable) }
+        House { engine, cache: Cache::new(n_cells, n_seq_max, Memory::Rewindable), n_restored: 0 }
     }
 
     fn stand(&mut self, owner: Owner, text: &str) -> Option<Runner> {
@@ -53,6 +54,16 @@ impl House {
         let mut cold = House::new(64, 1).engine;
         assert_eq!(warm, logits(&mut cold, SeqId(0), &runner.tokens[..end], 0), "cached equals cold");
         self.cache.publish(&mut self.engine, &mut runner.standing, &runner.tokens[..end]).unwrap();
+        self.check();
+    }
+
+    /// Brings back the next piece, if one is saved that begins where the sequence ends.
+    fn restore(&mut self, runner: &mut Runner) {
+        let restored = self.cache.restore_piece(&mut self.engine, &mut runner.standing, &runner.tokens, None);
+        if let Restored::Piece { n_tokens, .. } = restored {
+            runner.has_computed = true;
+            self.n_restored += n_tokens;
+        }
         self.check();
     }
 
@@ -105,22 +116,68 @@ fn a_follower_that_changes_paths_gives_the_old_cells_up() {
     assert_eq!(house.cache.cells().evictable, 17);
 }
 
+/// Bytes of RAM in plenty for these tests.
+fn with_ram(house: House) -> House {
+    let House { engine, cache, n_restored } = house;
+    let tiers = Tiers::new(crate::kv::Budgets { ram: 1 << 20, disk: 0, learned: 0 });
+    House { engine, cache: cache.with_tiers(tiers, 256, 24), n_restored }
+}
+
+#[test]
+fn what_is_saved_and_idle_leaves_the_cells_and_what_is_not_saved_stays() {
+    let mut house = with_ram(House::new(128, 8));
+    for (owner, text) in [(ALICE, "a conversation that is saved"), (BOB, "one that is not")] {
+        let mut runner = house.stand(owner, text).unwrap();
+        house.compute(&mut runner, 64);
+        house.leave(runner);
+    }
+    let tokens: Vec<Token> = "a conversation that is saved".bytes().map(|byte| Token(byte.into())).collect();
+    let mut saving = Saving::new(ALICE, tokens.clone(), Vec::new(), crate::kv::Kept::Private);
+    while house.cache.save_piece(&mut house.engine, &mut saving) != Saved::Done {}
+    assert_eq!(house.cache.evict_idle(&mut house.engine), 0, "it was used in this epoch or the last");
+    assert_eq!(house.cache.evict_idle(&mut house.engine), 1);
+    house.check();
+    assert_eq!((house.cache.find(ALICE, &tokens), house.cache.cells().evictable), (0, 15));
+    // And it comes back as itself.
+    let restorable = house.cache.restorable(ALICE, &tokens).unwrap();
+    assert_eq!((restorable.n_tokens, restorable.n_stand), (28, 0));
+    let mut standing = house.cache.stand(&mut house.engine, ALICE, &[], |_| 30).unwrap().unwrap();
+    let restored = house.cache.restore_piece(&mut house.engine, &mut standing, &tokens, None);
+    assert!(matches!(restored, Restored::Piece { n_tokens: 28, was_read: false, .. }));
+    house.check();
+    house.cache.leave(&mut house.engine, standing, &tokens);
+    assert_eq!(house.cache.find(ALICE, &tokens), 28);
+}
+
 #[test]
 fn whatever_is_done_the_engine_holds_what_the_cache_counts() {
+    let mut n_restored = 0;
     for seed in 0..2_000 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut house = House::new(random.usize(40..90), random.usize(3..9));
+        // Half of the houses save what leaves the cells, in a RAM that is too small for all of it.
+        if random.bool() {
+            let tiers = Tiers::new(crate::kv::Budgets { ram: random.u64(600..9_000), disk: 0, learned: 0 });
+            house.cache = house.cache.with_tiers(tiers, random.usize(1..9), 24);
+        }
         let mut running: Vec<Runner> = Vec::new();
         let mut pinned: Vec<Pinned> = Vec::new();
         for _ in 0..80 {
             let index = random.usize(0..running.len().max(1));
-            match random.u8(0..12) {
+            match random.u8(0..14) {
                 0..=3 => {
                     let owner = *random.choice(&[ALICE, BOB, Owner::Public]).unwrap();
                     let words = ["aaaa", "ab", "b"];
                     let n_words = random.usize(1..9);
                     let text: String = (0..n_words).map(|_| *random.choice(&words).unwrap()).collect();
+                    // Some of them are said again and again, so that they come back from where they were saved.
+                    let said_often = "aaaababbaaaaabbbaaaaabaaaaabbabb";
+                    let text = if random.bool() { said_often[..random.usize(20..32)].to_owned() } else { text };
                     running.extend(house.stand(owner, &text));
+                    if let Some(runner) = running.last_mut().filter(|_| random.bool()) {
+                        house.restore(runner);
+                        house.restore(runner);
+                    }
                 }
                 4..=7 if !running.is_empty() => house.compute(&mut running[index], random.usize(1..9)),
                 8 if running.get(index).is_some_and(|runner| !runner.has_computed) => {
@@ -140,6 +197,10 @@ fn whatever_is_done_the_engine_holds_what_the_cache_counts() {
                     }
                     house.check();
                 }
+                12 if running.get(index).is_some_and(|runner| runner.standing.n_past() < runner.tokens.len()) => {
+                    house.restore(&mut running[index]);
+                }
+                13 => drop(house.cache.evict_idle(&mut house.engine)),
                 11 if random.bool() && !pinned.is_empty() => house.cache.unpin(pinned.swap_remove(0)),
                 _ => drop(house.cache.evict(&mut house.engine, EvictionCause::Cells)),
             }
@@ -151,5 +212,7 @@ fn whatever_is_done_the_engine_holds_what_the_cache_counts() {
             house.check();
         }
         assert_eq!((house.cache.cells().free, house.cache.ids().0), (house.cache.cells().total, house.cache.ids().2));
+        n_restored += house.n_restored;
     }
+    assert!(n_restored > 100, "{n_restored} tokens came back");
 }

@@ -24,6 +24,13 @@ fn hold(tree: &mut Tree, owner: Owner, text: &str, seq: u16) -> NodeId {
     extended.node
 }
 
+/// A second for each cell: the one used longest ago goes first.
+fn evict(tree: &mut Tree) -> Option<Evicted> {
+    let (leaf, priority) = tree.least_valuable(|leaf| leaf.n_cells as f64)?;
+    tree.age(priority);
+    Some(tree.evict(leaf))
+}
+
 fn hit_len(tree: &Tree, owner: Owner, text: &str) -> usize {
     tree.find(owner, &tokens(text)).n_tokens
 }
@@ -80,15 +87,15 @@ fn an_evicted_leaf_hands_its_id_to_a_parent_that_becomes_a_leaf() {
     let mut tree = Tree::new();
     hold(&mut tree, ALICE, "abcd", 0);
     hold(&mut tree, ALICE, "abxy", 1);
-    let first = tree.evict().unwrap();
+    let first = evict(&mut tree).unwrap();
     assert_eq!((first.seq, first.inherited, first.start), (SeqId(0), false, 2), "the older leaf goes first");
     tree.check();
-    let second = tree.evict().unwrap();
+    let second = evict(&mut tree).unwrap();
     assert_eq!((second.seq, second.inherited, second.n_cells), (SeqId(1), true, 2));
     tree.check();
     assert_eq!(hit_len(&tree, ALICE, "abxy"), 2);
-    assert!(!tree.evict().unwrap().inherited);
-    assert_eq!(tree.evict(), None);
+    assert!(!evict(&mut tree).unwrap().inherited);
+    assert_eq!(evict(&mut tree), None);
     assert_eq!(tree.n_cells(), 0);
 }
 
@@ -99,13 +106,13 @@ fn eviction_never_takes_a_locked_or_pinned_node() {
     tree.pin(pin);
     hold(&mut tree, ALICE, "pinned and more", 1);
     let locked = tree.lock(tree.find(ALICE, &tokens("pinned and")));
-    assert_eq!(tree.evict().unwrap().n_cells, 5);
-    assert_eq!(tree.evict(), None);
+    assert_eq!(evict(&mut tree).unwrap().n_cells, 5);
+    assert_eq!(evict(&mut tree), None);
     tree.unlock(locked);
-    assert_eq!(tree.evict().unwrap().n_cells, 4);
-    assert_eq!(tree.evict(), None);
+    assert_eq!(evict(&mut tree).unwrap().n_cells, 4);
+    assert_eq!(evict(&mut tree), None);
     tree.unpin(pin);
-    assert_eq!(tree.evict().unwrap().n_cells, 6);
+    assert_eq!(evict(&mut tree).unwrap().n_cells, 6);
 }
 
 #[derive(Clone, Debug)]
@@ -229,7 +236,7 @@ fn check(ops: Vec<Op>, held_once: bool) -> Result<(), TestCaseError> {
                 tree.unpin(node);
             }
             Op::Evict => {
-                if let Some(evicted) = tree.evict() {
+                if let Some(evicted) = evict(&mut tree) {
                     for n in evicted.start + 1..=evicted.path.len() {
                         let cell = (index_of(evicted.owner), evicted.path[..n].to_vec());
                         let count = oracle.get_mut(&cell).expect("only what is held is evicted");
@@ -260,8 +267,51 @@ fn check(ops: Vec<Op>, held_once: bool) -> Result<(), TestCaseError> {
     for (node, _) in pins {
         tree.unpin(node);
     }
-    while tree.evict().is_some() {}
+    while evict(&mut tree).is_some() {}
     tree.check();
     prop_assert_eq!(tree.n_cells(), 0);
     Ok(())
+}
+
+#[test]
+fn what_came_back_outlives_what_was_seen_once() {
+    let mut tree = Tree::new();
+    let talk = hold(&mut tree, ALICE, "talk", 0);
+    tree.hit(talk);
+    let more = hold(&mut tree, ALICE, "talk goes on", 0);
+    assert_eq!(tree.reuse(more), Reuse::Hits(1), "what goes on from it is expected back, too");
+    hold(&mut tree, Owner::Public, "pin", 1);
+    hold(&mut tree, ALICE, "pin once", 2);
+    hold(&mut tree, ALICE, "shot", 3);
+    let evicted = |tree: &mut Tree| String::from_utf8(evict(tree).unwrap().path.iter().map(|t| t.0 as u8).collect());
+    let order: Vec<String> = (0..3).map(|_| evicted(&mut tree).unwrap()).collect();
+    assert_eq!(order, ["pin once", "pin", "shot"]);
+    assert_eq!(hit_len(&tree, ALICE, "talk goes on"), 12);
+}
+
+#[test]
+fn what_covers_a_path_covers_its_first_part_and_not_what_grew_behind_it() {
+    let mut tree = Tree::new();
+    let node = hold(&mut tree, ALICE, "abcdef", 0);
+    let key = SegmentKey([7; 32]);
+    tree.set_saved(node, key);
+    hold(&mut tree, ALICE, "abcxyz", 1);
+    let saved = |tree: &Tree, text: &str| tree.node(tree.find(ALICE, &tokens(text)).node).saved;
+    assert_eq!((saved(&tree, "abc"), saved(&tree, "abcdef"), saved(&tree, "abcxyz")), (Some(key), Some(key), None));
+    let at = tree.lock(tree.find(ALICE, &tokens("abcdef")));
+    let grown = tree.extend(at, ALICE, &tokens("gh"), SeqId(0));
+    assert_eq!(saved(&tree, "abcdefgh"), None);
+    tree.unlock(grown.node);
+}
+
+#[test]
+fn a_leaf_is_idle_when_two_epochs_have_begun_since_its_last_use() {
+    let mut tree = Tree::new();
+    hold(&mut tree, ALICE, "one", 0);
+    tree.next_epoch();
+    hold(&mut tree, ALICE, "two", 1);
+    tree.next_epoch();
+    let path = |leaf: Leaf, tree: &Tree| tree.path(leaf.node);
+    assert_eq!(tree.idle_leaf(|_| true).map(|leaf| path(leaf, &tree)), Some(tokens("one")));
+    assert_eq!(tree.idle_leaf(|_| false), None);
 }

@@ -47,6 +47,19 @@ pub(super) enum Kind {
     Heading,
 }
 
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Prose => "prose",
+            Kind::Line => "line",
+            Kind::KeyValue => "key",
+            Kind::Item => "item",
+            Kind::Row => "row",
+            Kind::Heading => "heading",
+        }
+    }
+}
+
 /// What tells which text holds the time, or something made up for one request.
 #[derive(Clone, Copy)]
 pub(super) struct Clocks<'c> {
@@ -54,6 +67,11 @@ pub(super) struct Clocks<'c> {
     pub(super) is_clock: &'c dyn Fn(&str) -> bool,
     /// The sentences of a line that say it, in order, with the white space behind them.
     pub(super) sentences: &'c dyn Fn(&str) -> Vec<Range<usize>>,
+}
+
+impl Clocks<'static> {
+    /// Nothing is a clock.
+    pub(super) const NONE: Clocks<'static> = Clocks { is_clock: &|_| false, sentences: &|_| Vec::new() };
 }
 
 /// The blocks of `text`, appended to `blocks`.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use super::names;
 use super::records::{Record, Written};
 use super::slots::{Placed, SlotIdx, Value};
 
@@ -75,17 +76,22 @@ impl Visible {
         let mut label: Option<&Arc<str>> = None;
         for &slot in slots {
             let value = &values[usize::from(slot)];
-            if value.text.is_empty() {
-                let last = self.0.get(&slot).map_or("", |shown| &shown.text);
-                let first_line = last.trim_start().lines().next().unwrap_or_default().trim_end();
-                let _ = write!(text, "\nno longer: {first_line}");
+            if value.is_in_marker {
                 continue;
             }
-            if let Some(own) = value.label.as_ref().filter(|&own| label != Some(own)) {
+            let last = self.0.get(&slot).map_or("", |shown| &shown.text);
+            let is_empty = value.text.is_empty();
+            let own = value.label.as_ref().filter(|_| !is_empty || names::begins_with_entry(last));
+            if let Some(own) = own.filter(|&own| label != Some(own)) {
                 let _ = write!(text, "\n{own}");
             }
-            label = value.label.as_ref();
-            let _ = write!(text, "\n{}", value.text);
+            label = own;
+            for line in names::gone(last, &value.text) {
+                let _ = write!(text, "\n{line}");
+            }
+            if !is_empty {
+                let _ = write!(text, "\n{}", value.text);
+            }
         }
         // An empty line parts it from what somebody wrote.
         text.push_str("\n\n");

@@ -25,8 +25,8 @@ const STILL_S: i64 = 30 * 24 * 3600;
 const HELD_S: i64 = 3600;
 /// Conversations older than this many changes of the layout start anew: their layout is forgotten.
 const N_LAYOUTS_MAX: usize = 8;
-/// Texts remembered as laid.
-const N_LAID_MAX: usize = 64;
+/// Texts remembered as laid, and beginnings of texts as sent: some of each for a request.
+const N_LAID_MAX: usize = 256;
 /// A slot whose value is this many times longer than ever before holds another text (R1).
 const GROWTH_MAX: usize = 2;
 

@@ -4,6 +4,7 @@
 //! outside; nothing here outlives the request.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::blocks::Block;
@@ -12,13 +13,16 @@ use super::digest::Digest;
 use super::family::Family;
 use super::records::{self, Record, RecordId, Records};
 use super::slots::{self, Layout, Placed, Terms};
-use super::{Cause, Fit, Input, Laid, LiveBlock, Mode, Moved};
+use super::{Cause, Fit, Gain, Input, Laid, LiveBlock, Mode, Moved};
 use crate::request::{Message, Role};
 
 /// An equal request within this time is a retry and gets equal bytes (R16); later its marker would tell an old time.
 pub(super) const RETRY_S: i64 = 600;
 /// Stale live tokens are compacted above this part of the context (R11).
 const STALE_PART: usize = 8;
+
+/// Runs of blocks that move of which each is compared with what was sent before; from the last on they are one.
+const N_RUNS_MAX: usize = 8;
 
 /// A request with what was found out about it.
 pub(super) struct Prompt<'r, 'a> {
@@ -52,14 +56,17 @@ impl<'a> Prompt<'_, 'a> {
             let (_, placed) = self.place_anew(family)?;
             let mut laid = Laid::untouched(self.input.messages);
             laid.moved = self.moved(&placed, |_| None);
-            laid.n_gained_bytes = self.gain(family, &placed);
+            (laid.n_gained_bytes, laid.gain) = self.gain(family, &placed);
             return Some(laid);
         }
         let conversation = conversation.map(|name| Digest::of(name.as_bytes()));
-        let seed: [&[u8]; 3] = [self.owner.bytes(), self.input.model.as_bytes(), &family.id.to_le_bytes()];
+        let family_id = family.id.to_le_bytes();
+        let mut seed: Vec<&[u8]> = vec![self.owner.bytes(), self.input.model.as_bytes(), &family_id];
+        // Slots are numbers: with other ones of the house they mean something else.
+        seed.extend(self.input.house.iter().map(|slot| slot.name.as_bytes()));
         let keys = records::keys(&seed, self.turns);
         let mut basis = self.basis(family, records, &keys, conversation)?;
-        let n_gained_bytes = self.gain(family, &basis.placed);
+        let (n_gained_bytes, gain) = self.gain(family, &basis.placed);
 
         if basis.cause == Cause::Retried {
             let id = basis.chain.last_mut().expect("a retry has a record");
@@ -104,7 +111,7 @@ impl<'a> Prompt<'_, 'a> {
             records.get_mut(id).expect("a chain is of records that are held").used_at = now;
         }
         family.note_laid(basis.placed.digest, &self.tools, now);
-        Some(self.render(&basis, records, &keys, n_gained_bytes))
+        Some(Laid { n_gained_bytes, gain, ..self.render(&basis, records, &keys) })
     }
 
     /// The records that history and, if it was laid before, this request are rendered from (R5, R6).
@@ -206,7 +213,12 @@ impl<'a> Prompt<'_, 'a> {
     }
 
     fn place(&self, layout: &Layout) -> Option<Placed> {
-        slots::place(layout, &self.blocks, self.n_leading, self.terms)
+        let placed = slots::place(layout, &self.blocks, self.n_leading, &self.terms);
+        if self.input.house.is_empty() {
+            return placed;
+        }
+        let leading = &self.input.messages[..self.n_leading];
+        Some(placed.unwrap_or_else(|| Placed::untouched(layout, leading)).with_house(self.input.house))
     }
 
     fn visible(&self, basis: &Basis, records: &Records) -> Visible {
@@ -219,7 +231,7 @@ impl<'a> Prompt<'_, 'a> {
             || compose::n_stale_tokens(&chain, slots) > self.input.n_context_tokens / STALE_PART
     }
 
-    fn render(&self, basis: &Basis, records: &Records, keys: &[Option<Digest>], n_gained_bytes: usize) -> Laid<'a> {
+    fn render(&self, basis: &Basis, records: &Records, keys: &[Option<Digest>]) -> Laid<'a> {
         let leading = &self.input.messages[..self.n_leading];
         let mut messages: Vec<Message> = Vec::with_capacity(self.input.messages.len());
         for (message, text) in leading.iter().zip(&basis.placed.texts) {
@@ -248,7 +260,8 @@ impl<'a> Prompt<'_, 'a> {
             moved: self.moved(&basis.placed, |slot| shown_at(slot).map(|block| block.message_idx)),
             messages: Cow::Owned(messages),
             live,
-            n_gained_bytes,
+            n_gained_bytes: 0,
+            gain: None,
             cause: basis.cause,
             record: basis.chain.last().copied(),
         }
@@ -256,14 +269,22 @@ impl<'a> Prompt<'_, 'a> {
 
     fn moved(&self, placed: &Placed, to_message: impl Fn(u16) -> Option<usize>) -> Vec<Moved> {
         let mut moved: Vec<Moved> = Vec::new();
+        let (mut message_idx, mut n_bytes) = (0, 0);
         for (block, slot) in self.blocks.iter().zip(&placed.to) {
+            if block.message_idx != message_idx {
+                (message_idx, n_bytes) = (block.message_idx, 0);
+            }
+            let from_byte = n_bytes;
+            n_bytes += block.content.len() + block.gap.len();
             let Some(slot) = *slot else { continue };
             if moved.iter().all(|other| other.slot != slot) {
                 moved.push(Moved {
                     slot,
                     is_clock: block.is_clock,
+                    kind: if block.is_clock { "clock" } else { block.kind.name() },
                     text: placed.values[usize::from(slot)].text.clone(),
-                    from_message: block.message_idx,
+                    from_message: message_idx,
+                    from_byte,
                     to_message: to_message(slot),
                 });
             }
@@ -271,25 +292,47 @@ impl<'a> Prompt<'_, 'a> {
         moved
     }
 
-    /// Bytes behind the first block that moves, if the text without it is held and the text as sent is not.
-    fn gain(&self, family: &mut Family, placed: &Placed) -> usize {
+    /// Bytes behind the first place where the text as sent was not sent before, if the text without what moves is held;
+    /// and that place.
+    fn gain(&self, family: &mut Family, placed: &Placed) -> (usize, Option<Gain>) {
         let now = self.input.now;
+        let is_observing = self.input.mode == Mode::Observe;
+        // Up to the end of each run of blocks that move: what an earlier request sent alike is held as sent, too.
         let mut hasher = blake3::Hasher::new_derive_key("hob live: system text as sent");
-        self.blocks.iter().for_each(|block| {
+        let mut sent: Vec<(usize, Digest)> = Vec::new();
+        let mut run_start = None;
+        for (block_idx, block) in self.blocks.iter().enumerate() {
+            let moves = placed.to[block_idx].is_some();
+            if let Some(start) = run_start.filter(|_| !moves && sent.len() < N_RUNS_MAX) {
+                sent.push((start, Digest::so_far(&hasher)));
+            }
+            run_start = moves.then(|| run_start.unwrap_or(block_idx));
             hasher.update(block.content.as_bytes());
             hasher.update(block.gap.as_bytes());
-        });
-        let sent = Digest::so_far(&hasher);
-        let gains = family.is_held(placed.digest, &self.tools, now) && !family.is_held(sent, &self.tools, now);
-        family.note_laid(sent, &self.tools, now);
-        if self.input.mode == Mode::Observe {
+        }
+        sent.extend(run_start.map(|start| (start, Digest::so_far(&hasher))));
+        let first = sent.iter().find(|(_, text)| !family.is_held(*text, &self.tools, now)).map(|(start, _)| *start);
+        sent.iter().for_each(|(_, text)| family.note_laid(*text, &self.tools, now));
+        // By it a retry finds its family again.
+        family.note_laid(as_sent(&self.blocks), &self.tools, now);
+        let is_placed_held = family.is_held(placed.digest, &self.tools, now);
+        if is_observing {
             family.note_laid(placed.digest, &self.tools, now);
         }
-        let first = placed.to.iter().position(Option::is_some).filter(|_| gains);
-        first.map_or(0, |first| {
-            let stays = |(block, to): (&Block, &Option<u16>)| if to.is_none() { block.content.len() } else { 0 };
-            self.blocks[first..].iter().zip(&placed.to[first..]).map(stays).sum()
-        })
+
+        let Some(first) = first else { return (0, None) };
+        let stays = |(block, to): (&Block, &Option<u16>)| if to.is_none() { block.content.len() } else { 0 };
+        let n_behind: usize = self.blocks[first..].iter().zip(&placed.to[first..]).map(stays).sum();
+        let before = self.blocks[..first].iter().zip(&placed.to[..first]);
+        let before = before.filter(|(_, to)| is_observing || to.is_none());
+        let gain = Gain {
+            n_bytes_before: before.map(|(block, _)| block.content.len() + block.gap.len()).sum(),
+            n_moved_tokens: is_observing.then(|| {
+                let moves = self.blocks.iter().zip(&placed.to).skip(first).filter(|(_, to)| to.is_some());
+                moves.map(|(block, _)| (self.input.count_tokens)(block.content)).sum()
+            }),
+        };
+        (if is_placed_held { n_behind } else { 0 }, Some(gain).filter(|_| is_placed_held || !is_observing))
     }
 }
 
@@ -314,6 +357,16 @@ impl PlacedByVersion<'_, '_, '_> {
     }
 }
 
+/// Over the system text as the client sent it.
+pub(super) fn as_sent(blocks: &[Block]) -> Digest {
+    let mut hasher = blake3::Hasher::new_derive_key("hob live: system text as sent");
+    for block in blocks {
+        hasher.update(block.content.as_bytes());
+        hasher.update(block.gap.as_bytes());
+    }
+    Digest::so_far(&hasher)
+}
+
 /// Whether the record's states are the request's, and whether all its values are.
 fn differences(record: &Record, placed: &Placed) -> (bool, bool) {
     let (mut states_equal, mut all_equal) = (true, record.values.len() == placed.values.len());
@@ -326,20 +379,19 @@ fn differences(record: &Record, placed: &Placed) -> (bool, bool) {
     (states_equal, all_equal)
 }
 
-/// Blocks that lie within the first `n_fixed_bytes` of the leading messages.
-pub(super) fn n_fixed_blocks(blocks: &[Block], leading: &[Message], n_fixed_bytes: usize) -> usize {
-    let mut n_bytes = 0;
+/// Blocks that begin within `fixed_bytes` of the leading messages, one message after the other.
+pub(super) fn fixed_blocks(blocks: &[Block], leading: &[Message], fixed_bytes: &Range<usize>) -> Range<usize> {
+    let mut begin = 0;
     let mut message_idx = 0;
-    let mut starts = Vec::with_capacity(leading.len());
-    for message in leading {
-        starts.push(message_idx);
-        message_idx += message.content.len();
+    let mut begins = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        // What stands in front of a message's first block, and behind its last one, is no block.
+        while message_idx < block.message_idx {
+            begin = leading[..=message_idx].iter().map(|message| message.content.len()).sum();
+            message_idx += 1;
+        }
+        begins.push(begin);
+        begin += block.content.len() + block.gap.len();
     }
-    blocks
-        .iter()
-        .take_while(|block| {
-            n_bytes = n_bytes.max(starts[block.message_idx]) + block.content.len() + block.gap.len();
-            n_bytes - block.gap.len() <= n_fixed_bytes
-        })
-        .count()
+    begins.partition_point(|&begin| begin < fixed_bytes.start)..begins.partition_point(|&begin| begin < fixed_bytes.end)
 }

@@ -1,14 +1,16 @@
 //! Live context in clients' own prompts: what changes leaves the system text and stands in front of the question.
 //!
 //! split into blocks → family → layout → what stays, and the slots' values → the records that fit → the block that is
-//! missing. *Live* is what changes between requests that are otherwise the same text. What a person, the model or a tool
+//! missing. What the house itself says of now is more slots, whose values come from no client's text. *Live* is what changes between requests that are otherwise the same text. What a person, the model or a tool
 //! wrote is never changed. One thread owns it; it reads no clock and no template, and counts tokens only of its own words.
 
 mod blocks;
+pub(super) mod changes;
 mod compose;
 mod digest;
 mod family;
 mod lay;
+mod names;
 mod records;
 mod saved;
 mod slots;
@@ -22,12 +24,13 @@ use std::sync::Arc;
 pub(super) use compose::Zone;
 pub(super) use digest::Digest;
 pub use records::RecordId;
+pub(super) use slots::HouseSlot;
 
 pub(super) use crate::request::LayoutMode as Mode;
 use crate::request::{Message, Owner, Role};
 use blocks::{Block, Clocks};
 use family::Family;
-use lay::{Prompt, n_fixed_blocks};
+use lay::{Prompt, fixed_blocks};
 use records::{Record, Records};
 use slots::Terms;
 
@@ -50,10 +53,12 @@ pub(super) struct Input<'a> {
     pub(super) conversation: Option<&'a str>,
     /// System text first.
     pub(super) messages: &'a [Message],
+    /// What the house itself says in this request, always in the same order; in front of the question in every mode.
+    pub(super) house: &'a [HouseSlot],
+    /// Bytes of the system messages, one after the other, that are marked for the client's own cache: what begins there stays.
+    pub(super) fixed_bytes: Range<usize>,
     /// As they are rendered.
     pub(super) tools: &'a [String],
-    /// So many bytes at the system text's beginning are marked for the client's own cache, and stay.
-    pub(super) n_fixed_bytes: usize,
     pub(super) mode: Mode,
     pub(super) fit: Fit,
     /// Unix time in seconds.
@@ -86,6 +91,8 @@ pub(super) struct Laid<'a> {
     pub(super) live: Vec<LiveBlock>,
     /// Bytes at the system text's end that an earlier request left behind and that as sent would be computed again.
     pub(super) n_gained_bytes: usize,
+    /// `None`: the text as sent is as likely to be held.
+    pub(super) gain: Option<Gain>,
     pub(super) cause: Cause,
     /// Names the turn for `answered`.
     pub(super) record: Option<RecordId>,
@@ -98,10 +105,19 @@ impl<'a> Laid<'a> {
             moved: Vec::new(),
             live: Vec::new(),
             n_gained_bytes: 0,
+            gain: None,
             cause: Cause::Untouched,
             record: None,
         }
     }
+}
+
+/// Where in the leading messages, as they are rendered, the text as sent stops being what was sent before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gain {
+    pub(super) n_bytes_before: usize,
+    /// In `observe`: tokens behind it that would not stand there.
+    pub(super) n_moved_tokens: Option<usize>,
 }
 
 /// The part of a system text that stands in one slot.
@@ -109,9 +125,13 @@ impl<'a> Laid<'a> {
 pub struct Moved {
     pub slot: u16,
     pub is_clock: bool,
+    /// "clock", "prose", "key", "item", "row", "heading": what its first block is.
+    pub kind: &'static str,
     pub text: Arc<str>,
     /// The leading message it is from.
     pub from_message: usize,
+    /// Where in it, in bytes, its first block begins.
+    pub from_byte: usize,
     /// The message in front of whose content it stands now; `None` in `observe`.
     pub to_message: Option<usize>,
 }
@@ -143,6 +163,20 @@ pub enum Cause {
     Compacted,
 }
 
+impl Cause {
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Untouched => "untouched",
+            Cause::New => "new",
+            Cause::Appended => "appended",
+            Cause::Retried => "retried",
+            Cause::Trimmed => "trimmed",
+            Cause::SystemChanged => "system_changed",
+            Cause::Compacted => "compacted",
+        }
+    }
+}
+
 /// All families and records. Owned by the planner's thread.
 #[derive(Debug)]
 pub(super) struct Live {
@@ -162,6 +196,12 @@ impl Live {
     /// The messages of a request as they are to be rendered. Evidence and records grow; an equal request gets equal
     /// messages.
     pub(super) fn lay<'a>(&mut self, input: &Input<'a>) -> Laid<'a> {
+        if input.mode == Mode::Observe && !input.house.is_empty() {
+            // The house's own values are laid, the client's text is only looked at.
+            let seen = self.lay(&Input { house: &[], fixed_bytes: input.fixed_bytes.clone(), ..*input });
+            let laid = self.lay(&Input { mode: Mode::Off, fixed_bytes: input.fixed_bytes.clone(), ..*input });
+            return Laid { moved: seen.moved, n_gained_bytes: seen.n_gained_bytes, ..laid };
+        }
         self.try_lay(input).unwrap_or(Laid::untouched(input.messages))
     }
 
@@ -214,7 +254,7 @@ impl Live {
 
     /// `None`: the messages stay as they are.
     fn try_lay<'a>(&mut self, input: &Input<'a>) -> Option<Laid<'a>> {
-        if input.mode == Mode::Off {
+        if input.mode == Mode::Off && input.house.is_empty() {
             return None;
         }
         let is_system = |message: &Message| matches!(message.role, Role::System | Role::Developer);
@@ -224,24 +264,26 @@ impl Live {
         let sentences = |line: &str| (input.clock_sentences)(line, input.now);
         let clocks = Clocks { is_clock: &is_clock, sentences: &sentences };
         let mut blocks = Vec::new();
-        for (message_idx, message) in leading.iter().enumerate() {
+        // Without blocks nothing is read, and nothing can move.
+        for (message_idx, message) in leading.iter().enumerate().filter(|_| input.mode != Mode::Off) {
             blocks::split(&message.content, message_idx, clocks, &mut blocks);
         }
         let place_for_block = turns.iter().rposition(|message| matches!(message.role, Role::User | Role::Tool))?;
-        if blocks.is_empty() || blocks.len() > N_BLOCKS_MAX {
+        if (blocks.is_empty() && input.house.is_empty()) || blocks.len() > N_BLOCKS_MAX {
             return None;
         }
         let owner = owner_digest(input.owner);
-        let family_idx = self.family(owner, input, &blocks);
+        let tools: Arc<[Digest]> = input.tools.iter().map(|tool| Digest::of(tool.as_bytes())).collect();
+        let family_idx = self.family(owner, input, &tools, &blocks);
         let Live { families, records, .. } = self;
         let prompt = Prompt {
             input,
             owner,
             n_leading,
-            tools: input.tools.iter().map(|tool| Digest::of(tool.as_bytes())).collect(),
+            tools,
             terms: Terms {
                 may_move_prose: input.mode != Mode::Safe,
-                n_fixed_blocks: n_fixed_blocks(&blocks, leading, input.n_fixed_bytes),
+                fixed_blocks: fixed_blocks(&blocks, leading, &input.fixed_bytes),
             },
             blocks,
             turns,
@@ -256,11 +298,14 @@ impl Live {
     }
 
     /// The family of a request, which has counted its changes.
-    fn family(&mut self, owner: Digest, input: &Input, blocks: &[Block]) -> usize {
+    fn family(&mut self, owner: Digest, input: &Input, tools: &[Digest], blocks: &[Block]) -> usize {
+        let sent = lay::as_sent(blocks);
         let mut best: Option<(usize, f64)> = None;
         for (family_idx, family) in self.families.iter().enumerate() {
             if family.owner == owner && family.model == input.model {
-                let agreement = family.agreement(blocks);
+                // What it learnt from a text may have made another text of it; a retry is the same request all the same.
+                let has_seen = family.is_held(sent, tools, input.now);
+                let agreement = if has_seen { f64::INFINITY } else { family.agreement(blocks) };
                 if agreement >= AGREEMENT_MIN && best.is_none_or(|(_, other)| agreement > other) {
                     best = Some((family_idx, agreement));
                 }

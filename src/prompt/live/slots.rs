@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::blocks::{Block, Kind};
 use super::digest::Digest;
+use super::names::Names;
+use crate::request::Message;
 
 /// Cells of the table that aligns two lists exactly; above it (two texts of 500 blocks without a common end), only blocks
 /// that occur once in both are aligned.
@@ -75,11 +77,11 @@ impl Form {
 }
 
 /// What may leave the system text of one request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) may_move_prose: bool,
-    /// The first blocks, which the client marked for its own cache and which stay.
-    pub(super) n_fixed_blocks: usize,
+    /// Blocks that the client marked for its own cache, and which stay.
+    pub(super) fixed_blocks: Range<usize>,
 }
 
 /// A system text laid out.
@@ -102,13 +104,27 @@ pub(super) struct Placed {
 pub(super) struct Value {
     /// Empty: nothing stands there.
     pub(super) text: Arc<str>,
-    /// The heading that stays behind.
+    /// What it must stand under to be known; of an empty one what it stood under.
     pub(super) label: Option<Arc<str>>,
+    /// It is the time or the date, which the block's first line shows.
+    pub(super) is_in_marker: bool,
+}
+
+/// A value that the house says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::prompt) struct HouseSlot {
+    pub(in crate::prompt) name: String,
+    /// As it is written; empty: nothing is known.
+    pub(in crate::prompt) text: Arc<str>,
+    /// It is the time or the date: the marker shows it.
+    pub(in crate::prompt) is_clock: bool,
 }
 
 /// Lays `blocks` of `n_messages` leading messages out. `None`: nothing would stay, so nothing may move.
-pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms: Terms) -> Option<Placed> {
+pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms: &Terms) -> Option<Placed> {
     let mut to: Vec<Option<SlotIdx>> = vec![None; blocks.len()];
+    // For each slot the block that it stands behind.
+    let mut behind: Vec<Option<usize>> = vec![None; layout.n_slots()];
     // Lines that move if they stand at the end.
     let mut lines_to = to.clone();
     let numbers = slot_numbers(&layout.places);
@@ -125,6 +141,8 @@ pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms:
         }
         for (&place_idx, range) in states.iter().zip(assign(&is_slot, plain.len())) {
             let Place::State { holds } = layout.places[place_idx] else { continue };
+            let before = range.start.checked_sub(1).map(|at| plain[at]).or(run.blocks.start.checked_sub(1));
+            behind[usize::from(numbers[place_idx])] = before;
             let slot_blocks = &plain[range];
             let has_items = slot_blocks.iter().any(|&block_idx| blocks[block_idx].list.is_some());
             let kinds = slot_blocks.iter().map(|&block_idx| blocks[block_idx].kind);
@@ -145,26 +163,58 @@ pub(super) fn place(layout: &Layout, blocks: &[Block], n_messages: usize, terms:
             *to = lines_to;
         }
     }
-    to[..terms.n_fixed_blocks.min(blocks.len())].fill(None);
+    to[terms.fixed_blocks.clone()].fill(None);
+    let names = Names::of(blocks);
+    names.settle(&mut to);
     if to.iter().all(Option::is_some) {
         return None;
     }
 
     let texts = staying(blocks, &to, n_messages);
+    let clocks = layout.places.iter().zip(&numbers).filter(|(place, _)| **place == Place::Clock);
+    Some(Placed {
+        digest: digest(&texts),
+        texts,
+        values: values(blocks, &to, &names, &behind),
+        clocks: clocks.map(|(_, &number)| number).collect(),
+        to,
+    })
+}
+
+impl Placed {
+    /// Nothing leaves `leading`.
+    pub(super) fn untouched(layout: &Layout, leading: &[Message]) -> Placed {
+        let text = |message: &Message| Some(message.content.clone()).filter(|text| !text.trim().is_empty());
+        let texts: Vec<Option<String>> = leading.iter().map(text).collect();
+        Placed {
+            digest: digest(&texts),
+            texts,
+            values: vec![Value::default(); layout.n_slots()],
+            clocks: Vec::new(),
+            to: Vec::new(),
+        }
+    }
+
+    /// The house's slots come behind the client's.
+    pub(super) fn with_house(mut self, house: &[HouseSlot]) -> Placed {
+        for HouseSlot { text, is_clock, .. } in house {
+            if *is_clock {
+                self.clocks.push(self.values.len() as SlotIdx);
+            }
+            self.values.push(Value { text: text.clone(), label: None, is_in_marker: *is_clock });
+        }
+        self
+    }
+}
+
+fn digest(texts: &[Option<String>]) -> Digest {
     let mut hasher = blake3::Hasher::new();
-    for text in &texts {
+    for text in texts {
         let text = text.as_deref();
         hasher.update(&(text.map_or(u64::MAX, |text| text.len() as u64)).to_le_bytes());
         hasher.update(text.unwrap_or_default().as_bytes());
     }
-    let clocks = layout.places.iter().zip(&numbers).filter(|(place, _)| **place == Place::Clock);
-    Some(Placed {
-        texts,
-        digest: Digest::so_far(&hasher),
-        values: values(blocks, &to, layout.n_slots()),
-        clocks: clocks.map(|(_, &number)| number).collect(),
-        to,
-    })
+    Digest::so_far(&hasher)
 }
 
 impl Layout {
@@ -215,7 +265,8 @@ fn width(gap: &str) -> (usize, usize) {
     (gap.matches('\n').count(), gap.len())
 }
 
-fn values(blocks: &[Block], to: &[Option<SlotIdx>], n_slots: usize) -> Vec<Value> {
+fn values(blocks: &[Block], to: &[Option<SlotIdx>], names: &Names, behind: &[Option<usize>]) -> Vec<Value> {
+    let n_slots = behind.len();
     let mut texts: Vec<String> = vec![String::new(); n_slots];
     let mut labels: Vec<Option<Arc<str>>> = vec![None; n_slots];
     // The last block of each slot, to know whether the gap behind it was between two of its own.
@@ -225,17 +276,20 @@ fn values(blocks: &[Block], to: &[Option<SlotIdx>], n_slots: usize) -> Vec<Value
         if last_idx[slot] != usize::MAX {
             let follows = last_idx[slot] + 1 == block_idx && !blocks[last_idx[slot]].gap.is_empty();
             texts[slot].push_str(if follows { blocks[last_idx[slot]].gap } else { "\n" });
-        } else if let Some(heading_idx) = block.heading_idx
-            && to[heading_idx].is_none()
-        {
-            labels[slot] = Some(blocks[heading_idx].content.trim_start().into());
+        } else {
+            labels[slot] = names.name(block_idx);
         }
         // White space in front of the text's first block means nothing elsewhere.
         let content = if block_idx == 0 { block.content.trim_start() } else { block.content };
         texts[slot].push_str(content);
         last_idx[slot] = block_idx;
     }
-    texts.into_iter().zip(labels).map(|(text, label)| Value { text: text.into(), label }).collect()
+    let value = |((text, label), behind): ((String, Option<Arc<str>>), &Option<usize>)| {
+        // What is gone is named by where it was.
+        let label = if text.is_empty() { behind.and_then(|behind| names.name_behind(behind)) } else { label };
+        Value { text: text.into(), label, is_in_marker: false }
+    };
+    texts.into_iter().zip(labels).zip(behind).map(value).collect()
 }
 
 /// What lies between two neighbours that are the same in both lists.
@@ -369,8 +423,6 @@ mod tests {
     use crate::prompt::live::blocks::{Clocks, split};
     use proptest::prelude::*;
 
-    const NO_CLOCKS: Clocks = Clocks { is_clock: &|_| false, sentences: &|_| Vec::new() };
-
     fn digests(text: &str) -> Vec<Digest> {
         text.chars().map(|c| Digest::of(c.to_string().as_bytes())).collect()
     }
@@ -396,16 +448,16 @@ mod tests {
     fn what_stays_is_the_same_with_and_without_a_value() {
         let layout = |text: &str, slot_at: usize| {
             let mut blocks = Vec::new();
-            split(text, 0, NO_CLOCKS, &mut blocks);
+            split(text, 0, Clocks::NONE, &mut blocks);
             let mut places: Vec<Place> = blocks.iter().map(|block| Place::Stable(block.digest)).collect();
             places.insert(slot_at, Place::State { holds: Form::Data });
             Layout { version: 0, places }
         };
         let laid = |layout: &Layout, text: &str| {
             let mut blocks = Vec::new();
-            split(text, 0, NO_CLOCKS, &mut blocks);
-            let terms = Terms { may_move_prose: true, n_fixed_blocks: 0 };
-            let placed = place(layout, &blocks, 1, terms).expect("something stays");
+            split(text, 0, Clocks::NONE, &mut blocks);
+            let terms = Terms { may_move_prose: true, fixed_blocks: 0..0 };
+            let placed = place(layout, &blocks, 1, &terms).expect("something stays");
             (placed.texts[0].clone().unwrap(), placed.values[0].text.to_string())
         };
         for (bare, slot_at, full, value) in [

@@ -5,16 +5,16 @@ use crate::prompt::Cause;
 use crate::request::{LayoutMode, Owner};
 
 /// 2026-11-30 20:06:10 UTC.
-const START: i64 = 1_796_069_170;
+pub(super) const START: i64 = 1_796_069_170;
 const RULES: &str = "You are the voice of this house and answer briefly.\n\nUse the tools that you are given.";
 
-fn laying(mode: LayoutMode, n_context_tokens: usize, file: Option<&Path>) -> Planner {
+pub(super) fn laying(mode: LayoutMode, n_context_tokens: usize, file: Option<&Path>) -> Planner {
     let planner = planner(Bytes::new(), Template::new(Style::ToolsAfter), vec![house()]);
     planner.with_layout(Layout { mode, n_context_tokens, file: file.map(Path::to_owned) })
 }
 
 /// A system text with the time in front.
-fn clocked(now: i64) -> Message {
+pub(super) fn clocked(now: i64) -> Message {
     let of_day = now.rem_euclid(24 * 3600);
     system(&format!("Current time: {:02}:{:02}:{:02}\n{RULES}", of_day / 3600, of_day / 60 % 60, of_day % 60))
 }
@@ -299,6 +299,28 @@ async fn a_house_that_lays_nothing_out_writes_nothing() {
     })
     .await;
     assert!(!file.parent().unwrap().exists());
+}
+
+#[test]
+fn what_a_client_marked_for_its_own_cache_stays_but_for_a_nonce_at_its_front() {
+    let billing = "x-anthropic-billing-header: cc_version=2.1.36; cc_entrypoint=cli; cch=a1b2c;";
+    let time = "Current time: 20:06:10";
+    let moved = |system: String, n_marked_bytes| {
+        let system = Message { n_marked_bytes, ..Message::text(Role::System, system) };
+        let asked = request("model", &[system, user("Oven?")], &[]);
+        let planned = laying(LayoutMode::Safe, 1 << 20, None).plan(&asked, &Moment::utc(START)).unwrap();
+        planned.moved.iter().map(|moved| moved.text.to_string()).collect::<Vec<_>>()
+    };
+    let text = format!("{time}\n{RULES}");
+    assert_eq!(moved(text.clone(), 0), [time]);
+    assert_eq!(moved(text.clone(), text.len()), [""; 0]);
+    // The mark ends before the time.
+    assert_eq!(moved(format!("{RULES}\n{time}"), RULES.len()), [time]);
+    let text = format!("{billing}\n{time}\n{RULES}");
+    assert_eq!(moved(text.clone(), text.len()), [billing]);
+    // Elsewhere it is what the client says it is.
+    let text = format!("{RULES}\n{billing}");
+    assert_eq!(moved(text.clone(), text.len()), [""; 0]);
 }
 
 #[test]

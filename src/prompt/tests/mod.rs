@@ -1,8 +1,11 @@
 //! The planner through its own door: rendered prompts, cuts, pins, what stays text, what is refused.
 
+mod dates;
+mod house_live;
 mod layout;
 mod live;
 mod properties;
+mod regions;
 mod tools;
 mod typed;
 
@@ -32,6 +35,38 @@ fn what_the_template_refuses_is_the_clients_to_mend() {
         .plan(&request("model", &[user("Hi"), user("again")], &[]), &NOW)
         .unwrap_err();
     insta::assert_snapshot!(error, @"the model's chat template refuses these messages: messages[1] must alternate");
+}
+
+#[test]
+fn a_history_whose_beginning_was_trimmed_is_opened_where_the_template_refuses_it_and_only_there() {
+    let trimmed = [system("Be brief."), assistant("It is on."), user("Thanks")];
+    let text = |template| {
+        let planned = planner(Bytes::new(), template, vec![house()]).plan(&request("model", &trimmed, &[]), &NOW);
+        show(&planned.unwrap())
+    };
+    insta::assert_snapshot!(text(Template::strict(Style::ToolsAfter)), @r"
+    ⟦<|im_start|>⟧system
+    Be brief.⟦<|im_end|>⟧
+    ⟦<|im_start|>⟧✂user
+    …⟦<|im_end|>⟧
+    ⟦<|im_start|>⟧assistant
+    It is on.⟦<|im_end|>⟧
+    ⟦<|im_start|>⟧user
+    Thanks⟦<|im_end|>⟧
+    ⟦<|im_start|>⟧assistant
+    ---
+    Session client system: 9 ✂
+    Turn history: 12
+    Turn question: 6
+    ");
+    assert!(!text(Template::new(Style::ToolsAfter)).contains('…'));
+
+    // What is wrong besides is told as it was sent.
+    let wrong = [assistant("It is on."), user("Thanks"), user("again")];
+    let error = planner(Bytes::new(), Template::strict(Style::ToolsAfter), vec![])
+        .plan(&request("model", &wrong, &[]), &NOW)
+        .unwrap_err();
+    insta::assert_snapshot!(error, @"the model's chat template refuses these messages: a user must begin");
 }
 
 #[test]

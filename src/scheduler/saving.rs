@@ -1,0 +1,256 @@
+//! Saving: what answers and pins leave in the cells is copied below them, beside the steps, and written to disk where it has
+//! to outlive the daemon.
+//!
+//! One piece a step, and none in a step that computes a prompt. One segment is being written at a time: what is on its way to
+//! disk lies in RAM beside the budget.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use tracing::{debug, info, warn};
+
+use super::Command;
+use super::disk::Disk;
+use super::step::Scheduler;
+use crate::engine::Engine;
+use crate::kv::tiers::GoneCause;
+use crate::kv::{Kept, Saved, Saving, SegmentKey, Tier};
+use crate::request::{Owner, Token};
+use crate::snapshots::Report;
+use crate::telemetry::{EvictionRecord, Record};
+
+/// Prefixes that may wait to be saved: each holds its tokens. More come only when steps leave no time, and then those that are
+/// evicted are saved all the same.
+const N_QUEUED_MAX: usize = 64;
+
+/// How long the end of the daemon may be put off to write what is worth it. A service manager waits longer.
+const END_WAIT: Duration = Duration::from_secs(5);
+
+/// How long the start waits to be told what lies on disk: hundreds of headers on a disk that has to spin up first.
+const SWEEP_WAIT: Duration = Duration::from_secs(30);
+
+/// What is on its way out of the cells, and further to disk.
+#[derive(Default)]
+pub(super) struct Savings {
+    pub(super) disk: Option<Box<dyn Disk>>,
+    queue: VecDeque<Saving>,
+    /// Prefixes to keep as learned as soon as they are saved.
+    to_learn: VecDeque<(Owner, Vec<Token>)>,
+    to_write: VecDeque<SegmentKey>,
+    to_remove: VecDeque<SegmentKey>,
+    writing: Option<SegmentKey>,
+    /// Until then admission waits for the first report.
+    sweep_until: Option<Instant>,
+    /// The last look brought something about, so the next one may, too.
+    pub(super) is_busy: bool,
+}
+
+impl Savings {
+    pub(super) fn new(disk: Option<Box<dyn Disk>>) -> Savings {
+        let sweep_until = disk.as_ref().map(|_| Instant::now() + SWEEP_WAIT);
+        Savings { disk, sweep_until, ..Savings::default() }
+    }
+
+    /// How long admission waits for what lies on disk; `None`: it does not.
+    pub(super) fn sweep_wait(&mut self) -> Option<Duration> {
+        let left = self.sweep_until?.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            warn!("the K/V folder does not answer: what lies there is not used");
+            self.sweep_until = None;
+            self.disk = None;
+            return None;
+        }
+        Some(left)
+    }
+}
+
+impl<E: Engine> Scheduler<E> {
+    /// Saves what was just computed, in the background.
+    pub(super) fn save_later(&mut self, owner: Owner, tokens: &[Token], cuts: &[usize], kept: Kept) {
+        if !self.cache.saves() || tokens.is_empty() {
+            return;
+        }
+        let savings = &mut self.savings;
+        if savings.queue.len() >= N_QUEUED_MAX && kept == Kept::Private {
+            return;
+        }
+        savings.queue.push_back(Saving::new(owner, tokens.to_vec(), cuts.to_vec(), kept));
+        savings.is_busy = true;
+    }
+
+    /// A request of `owner` was answered: what it begins with may be worth keeping for longer.
+    pub(super) fn learn(&mut self, owner: Owner, tokens: &[Token], cuts: &[usize]) {
+        if self.cache.tiers().budgets().learned == 0 {
+            return;
+        }
+        let Some(cut) = self.learned.see(owner, tokens, cuts) else { return };
+        let prefix = &tokens[..cut];
+        if self.cache.find(Owner::Public, prefix) == cut || self.cache.tiers().is_learned(owner, prefix) {
+            return;
+        }
+        self.save_later(owner, prefix, cuts, Kept::Learned);
+        self.savings.to_learn.push_back((owner, prefix.to_vec()));
+    }
+
+    /// Copies one piece of what waits to be saved.
+    pub(super) fn save_some(&mut self) {
+        let Some(saving) = self.savings.queue.front_mut() else { return };
+        match self.cache.save_piece(&mut self.engine, saving) {
+            Saved::Piece => self.savings.is_busy = true,
+            Saved::Segment { key, is_passing } => {
+                if is_passing {
+                    self.savings.to_write.push_back(key);
+                }
+                self.savings.is_busy = true;
+            }
+            Saved::Waits => {}
+            Saved::Done => {
+                self.savings.queue.pop_front();
+                self.savings.is_busy = true;
+                if self.savings.queue.is_empty() {
+                    self.keep_learned();
+                }
+            }
+        }
+    }
+
+    fn keep_learned(&mut self) {
+        while let Some((owner, prefix)) = self.savings.to_learn.pop_front() {
+            let keys = self.cache.tiers().learn(owner, &prefix);
+            if !keys.is_empty() {
+                info!(n_tokens = prefix.len(), "a prefix was learned");
+            }
+            self.savings.to_write.extend(keys);
+        }
+    }
+
+    /// Files that must be written or removed.
+    pub(super) fn write_some(&mut self) {
+        self.tell_gone();
+        let Some(disk) = &self.savings.disk else { return };
+        while let Some(&key) = self.savings.to_remove.front() {
+            if disk.remove(key).is_err() {
+                break;
+            }
+            self.savings.to_remove.pop_front();
+        }
+        self.savings.to_write.extend(self.cache.take_to_write());
+        if self.savings.writing.is_some() {
+            return;
+        }
+        if self.savings.to_write.is_empty() && self.cache.tiers().take_changed() {
+            let speeds = *self.cache.speeds();
+            self.savings.to_write.extend(self.cache.tiers().next_to_write(&speeds, false));
+        }
+        while let Some(key) = self.savings.to_write.pop_front() {
+            if self.write(key) {
+                break;
+            }
+        }
+    }
+
+    /// Whether the segment is being written now.
+    fn write(&mut self, key: SegmentKey) -> bool {
+        let speeds = *self.cache.speeds();
+        let Some(segment) = self.cache.tiers().begin_write(key, &speeds) else {
+            self.cache.tiers().drop_passing(key);
+            return false;
+        };
+        let Some(disk) = &self.savings.disk else { return false };
+        if disk.write(segment).is_err() {
+            self.cache.tiers().write_failed(key);
+            return false;
+        }
+        self.savings.writing = Some(key);
+        true
+    }
+
+    /// What the disk tells.
+    pub(super) fn take_report(&mut self, report: Report) {
+        self.savings.is_busy = true;
+        match report {
+            Report::Swept(swept) => {
+                let is_first = self.savings.sweep_until.take().is_some();
+                let found: Vec<_> = swept.found.into_iter().map(|found| (found.header, found.n_file_bytes)).collect();
+                if is_first {
+                    let n_files = found.len();
+                    self.cache.tiers().take_found(found);
+                    let pins = self.pins.prefixes();
+                    self.cache.tiers().keep_pins(&pins);
+                    let held = self.cache.tiers().held();
+                    info!(n_files, n_bytes = held.disk, "K/V on disk");
+                }
+                for header in swept.dropped.into_iter().filter_map(|dropped| dropped.header) {
+                    self.cache.tiers().lose(header.key, GoneCause::Removed);
+                }
+            }
+            Report::Written { key, n_file_bytes, .. } => {
+                self.cache.tiers().written(key, n_file_bytes);
+                self.end_writing(key);
+            }
+            Report::WriteFailed { key, reason } => {
+                debug!(?key, reason, "not written");
+                self.cache.tiers().write_failed(key);
+                self.end_writing(key);
+            }
+            Report::Read { segment, time } => self.take_read(segment, time),
+            Report::ReadFailed { key, .. } => self.take_read_failed(key),
+            Report::Forgotten(keys) => {
+                for key in keys {
+                    self.cache.tiers().lose(key, GoneCause::Removed);
+                }
+            }
+        }
+        self.tell_gone();
+    }
+
+    fn end_writing(&mut self, key: SegmentKey) {
+        if self.savings.writing == Some(key) {
+            self.savings.writing = None;
+        }
+    }
+
+    /// What left the tiers is told to telemetry; its file goes.
+    pub(super) fn tell_gone(&mut self) {
+        for gone in self.cache.take_gone() {
+            if gone.tier == Tier::Disk {
+                self.savings.to_remove.push_back(gone.key);
+            }
+            let (tier, cause) = (gone.tier.name(), gone.cause.name());
+            let (n_tokens, n_bytes) = (gone.n_tokens, gone.n_bytes);
+            (self.record)(Record::Eviction(EvictionRecord { tier, cause, n_tokens, n_bytes }));
+        }
+    }
+
+    /// The daemon stops: what is worth it is written, the best first, as long as that takes no longer than a stop may.
+    pub(super) fn save_all(&mut self, inbox: &Receiver<Command>) {
+        let deadline = Instant::now() + END_WAIT;
+        if self.savings.disk.is_none() {
+            return;
+        }
+        let mut n_written = 0;
+        while Instant::now() < deadline {
+            self.savings.is_busy = false;
+            self.save_some();
+            let speeds = *self.cache.speeds();
+            if self.savings.to_write.is_empty() && self.savings.queue.is_empty() && self.savings.writing.is_none() {
+                self.savings.to_write.extend(self.cache.tiers().next_to_write(&speeds, true));
+            }
+            let was_writing = self.savings.writing.is_some();
+            self.write_some();
+            n_written += usize::from(!was_writing && self.savings.writing.is_some());
+            match &self.savings.writing {
+                None if !self.savings.is_busy && self.savings.to_write.is_empty() => break,
+                None => {}
+                Some(_) => match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                    Ok(Command::Disk(report)) => self.take_report(report),
+                    // Nobody is admitted any more; a dropped submission ends its answer.
+                    Ok(Command::Submit(_) | Command::Repin(_) | Command::Stop) => {}
+                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+                },
+            }
+        }
+        debug!(n_written, "saved at the end");
+    }
+}

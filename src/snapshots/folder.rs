@@ -1,0 +1,282 @@
+//! The folder that containers lie in: written so that what can be seen is whole, swept when the daemon starts.
+//!
+//! A file is named after its segment's key. It is written under another name, synced, renamed, and the folder is synced: a crash
+//! at any moment leaves the old state or the new one, and at most a temporary file, which the next sweep removes. K/V and
+//! token ids are as private as the text they come from: the folder is 0700, files are 0600.
+
+use std::fs::{self, File, FileTimes, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::container::{self, Fault, Refused, Secret};
+use super::identity::Identity;
+use crate::config::create_private_folder;
+use crate::kv::{Header, Kept, Segment, SegmentKey};
+use crate::request::Owner;
+
+const ENDING: &str = "kv";
+const TEMPORARY: &str = "tmp";
+/// By this file backup programs know that the folder need not be saved, <https://bford.info/cachedir/>.
+const TAG: &str = "CACHEDIR.TAG";
+const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55\n# K/V that hob computes again if it is lost.\n";
+/// Large enough that the header's few hundred bytes do not cost a call each.
+const BUFFER_BYTES: usize = 64 << 10;
+
+pub struct Folder {
+    path: PathBuf,
+    identity: Identity,
+    secret: Secret,
+}
+
+/// What a sweep found.
+#[derive(Debug, Default)]
+pub struct Swept {
+    pub found: Vec<Found>,
+    pub dropped: Vec<Dropped>,
+}
+
+/// A file that is whole as far as its header tells; its K/V is verified when it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub header: Header,
+    pub n_file_bytes: u64,
+    pub used: SystemTime,
+}
+
+/// A file that was removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    pub file: String,
+    pub reason: String,
+    /// What it held, where that could be told.
+    pub header: Option<Box<Header>>,
+}
+
+/// What has been done when a write is interrupted; tests kill the process at each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteStep {
+    Created,
+    /// Half of the bytes are handed to the kernel.
+    Begun,
+    Written,
+    Synced,
+    Renamed,
+    FolderSynced,
+}
+
+impl Folder {
+    /// Makes the folder where it is missing.
+    pub fn open(path: PathBuf, identity: Identity, secret: Secret) -> io::Result<Folder> {
+        let folder = Folder { path, identity, secret };
+        folder.make()?;
+        Ok(folder)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes that `header`'s file will have.
+    pub fn n_file_bytes(&self, header: &Header) -> u64 {
+        container::n_file_bytes(header, &self.identity)
+    }
+
+    /// Removes temporary files, what is damaged, of another house or identity, and what is neither a pin nor was used for `keep`;
+    /// lists the rest.
+    pub fn sweep(&self, now: SystemTime, keep: Duration) -> io::Result<Swept> {
+        let mut swept = Swept::default();
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if file == TAG {
+                continue;
+            }
+            let (reason, header) = match self.look_at(&path, now, keep) {
+                Ok(found) => {
+                    swept.found.push(found);
+                    continue;
+                }
+                Err(refused) => refused,
+            };
+            // One that stays is not used either: it is not in `found`.
+            if let Err(error) = remove_if_there(&path) {
+                tracing::warn!(%error, file, "a K/V file cannot be removed");
+            }
+            swept.dropped.push(Dropped { file, reason, header });
+        }
+        Ok(swept)
+    }
+
+    /// Writes `segment`'s file, over one that is there; its length in bytes. `after` is told of each step.
+    pub fn write(&self, segment: &Segment, after: &mut dyn FnMut(WriteStep)) -> io::Result<u64> {
+        let key = segment.header.key;
+        let temporary = self.path.join(key.hex()).with_extension(TEMPORARY);
+        let written = self.write_temporary(segment, &temporary, after).and_then(|()| {
+            fs::rename(&temporary, self.place(key))?;
+            after(WriteStep::Renamed);
+            File::open(&self.path)?.sync_all()?;
+            after(WriteStep::FolderSynced);
+            Ok(self.n_file_bytes(&segment.header))
+        });
+        if written.is_err() {
+            // Half a file is worth nothing; that it cannot be removed either says nothing new.
+            let _ = fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    /// Reads and verifies the file of `key`. One with a fault is removed; `None`: there is none.
+    pub fn read(&self, key: SegmentKey) -> Result<Option<Segment>, Fault> {
+        let path = self.place(key);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Fault::Io(error)),
+        };
+        let read = self.read_file(file, key);
+        if read.is_err() {
+            let _ = fs::remove_file(&path);
+        }
+        read.map(Some)
+    }
+
+    pub fn remove(&self, key: SegmentKey) -> io::Result<()> {
+        remove_if_there(&self.place(key))
+    }
+
+    /// Notes that `key` was used at `now`.
+    pub fn touch(&self, key: SegmentKey, now: SystemTime) -> io::Result<()> {
+        match OpenOptions::new().append(true).open(self.place(key)) {
+            Ok(file) => file.set_times(FileTimes::new().set_modified(now)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes what belongs to `owner`'s client, or all; the keys that went. Files that nobody can read go as well.
+    pub fn forget(&self, owner: Option<Owner>) -> io::Result<Vec<SegmentKey>> {
+        let mut gone = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            if path.file_name().is_some_and(|name| name == TAG) {
+                continue;
+            }
+            let header = match self.header_of(&path) {
+                Ok((header, _)) => Some(header),
+                Err(refused) => refused.header.map(|header| *header),
+            };
+            if owner.is_some_and(|owner| header.as_ref().is_some_and(|header| !header.owner.is_client_of(owner))) {
+                continue;
+            }
+            remove_if_there(&path)?;
+            gone.extend(header.map(|header| header.key));
+        }
+        File::open(&self.path)?.sync_all()?;
+        Ok(gone)
+    }
+
+    /// Makes the folder, or makes it anew after somebody removed it.
+    pub(super) fn make(&self) -> io::Result<()> {
+        create_private_folder(&self.path)?;
+        let tag = self.path.join(TAG);
+        if !tag.exists() {
+            fs::write(tag, TAG_TEXT)?;
+        }
+        Ok(())
+    }
+
+    fn place(&self, key: SegmentKey) -> PathBuf {
+        self.path.join(key.hex()).with_extension(ENDING)
+    }
+
+    fn write_temporary(&self, segment: &Segment, path: &Path, after: &mut dyn FnMut(WriteStep)) -> io::Result<()> {
+        // One that a crash left behind might have another mode.
+        remove_if_there(path)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        after(WriteStep::Created);
+        let n_half = self.n_file_bytes(&segment.header) / 2;
+        let mut out = Halfway { out: BufWriter::with_capacity(BUFFER_BYTES, file), n_written: 0, n_half, after };
+        container::write(segment, &self.identity, &self.secret, &mut out)?;
+        out.flush()?;
+        let Halfway { out, after, .. } = out;
+        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        after(WriteStep::Written);
+        file.sync_all()?;
+        after(WriteStep::Synced);
+        Ok(())
+    }
+
+    fn read_file(&self, file: File, key: SegmentKey) -> Result<Segment, Fault> {
+        let n_file_bytes = file.metadata()?.len();
+        let mut input = BufReader::with_capacity(BUFFER_BYTES, file);
+        let segment = container::read(&mut input, n_file_bytes, &self.identity, &self.secret);
+        let segment = segment.map_err(|refused| refused.fault)?;
+        if segment.header.key == key { Ok(segment) } else { Err(Fault::Name) }
+    }
+
+    fn look_at(&self, path: &Path, now: SystemTime, keep: Duration) -> Result<Found, (String, Option<Box<Header>>)> {
+        let refused = |refused: Refused| (refused.fault.to_string(), refused.header);
+        let (header, metadata) = self.header_of(path).map_err(refused)?;
+        if path != self.place(header.key) {
+            return Err((Fault::Name.to_string(), None));
+        }
+        // A clock that was set back makes nothing old.
+        let used = metadata.modified().unwrap_or(now);
+        let age = now.duration_since(used).unwrap_or_default();
+        if header.kept != Kept::Pin && age > keep {
+            let days = age.as_secs() / (24 * 3600);
+            return Err((format!("it was not used for {days} days"), Some(Box::new(header))));
+        }
+        Ok(Found { header, n_file_bytes: metadata.len(), used })
+    }
+
+    fn header_of(&self, path: &Path) -> Result<(Header, fs::Metadata), Refused> {
+        let refused = |error: io::Error| Refused { fault: Fault::Io(error), header: None };
+        let file = File::open(path).map_err(refused)?;
+        let metadata = file.metadata().map_err(refused)?;
+        let mut input = BufReader::with_capacity(BUFFER_BYTES, file);
+        let header = container::read_header(&mut input, metadata.len(), &self.identity, &self.secret)?;
+        Ok((header, metadata))
+    }
+}
+
+/// Tells once that half of the bytes are written.
+struct Halfway<'a, W> {
+    out: W,
+    n_written: u64,
+    n_half: u64,
+    after: &'a mut dyn FnMut(WriteStep),
+}
+
+impl<W: Write> Write for Halfway<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.out.write(bytes)?;
+        let was_before = self.n_written < self.n_half;
+        self.n_written += n as u64;
+        if was_before && self.n_written >= self.n_half {
+            self.out.flush()?;
+            (self.after)(WriteStep::Begun);
+        }
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        _ => fs::remove_file(path),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
