@@ -58,7 +58,7 @@ pub fn plan_request(config: &Config, body: &Path) -> Result<RequestPlan, PlanErr
     let profiles = config::read_profiles(config)?;
     let bytes = std::fs::read(body).map_err(|source| PlanError::Body { path: body.to_owned(), source })?;
     let model = super::model::load_vocabulary(config)?;
-    RequestPlan::of(config, profiles, &*model, &bytes, &Moment::now())
+    RequestPlan::of(config, profiles, &*model, &bytes)
         .map_err(|source| PlanError::Request { path: body.to_owned(), source: Box::new(source) })
 }
 

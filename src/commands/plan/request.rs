@@ -68,13 +68,12 @@ pub struct MovedPart {
 }
 
 impl RequestPlan {
-    /// The plan of the request in `body`, if `model` answered for `profiles` at `now`.
+    /// The plan of the request in `body`, if `model` answered for `profiles`.
     pub fn of<M: Model>(
         config: &Config,
         profiles: Vec<Profile>,
         model: &M,
         body: &[u8],
-        now: &Moment,
     ) -> Result<RequestPlan, RequestError> {
         let request = parse_chat(body, CLIENT)?;
         let vocab = model.vocab();
@@ -84,7 +83,7 @@ impl RequestPlan {
             n_context_tokens: config.model.context,
             file: Some(config.layout_file()).filter(|file| file.exists()),
         };
-        let planned = planner.with_layout(layout).for_stored_requests().plan(&request, now)?;
+        let planned = planner.with_layout(layout).for_stored_requests().plan(&request, &Moment::now())?;
         Ok(RequestPlan {
             model: request.model,
             n_tokens: planned.prompt.tokens.len(),

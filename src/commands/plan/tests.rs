@@ -330,20 +330,25 @@ fn a_stored_request_is_planned_with_its_clock_and_can_be_read() {
         ],
         "tools": [{ "type": "function", "function": { "name": "light" } }],
     });
-    let of = |profiles, body: &str| {
-        RequestPlan::of(&config, profiles, &SimulatedModel::new(), body.as_bytes(), &Moment::utc(1_000_000_000))
-    };
-    let plan = of(vec![profile("house")], &body.to_string()).unwrap();
+    let plan = RequestPlan::of(&config, vec![profile("house")], &SimulatedModel::new(), body.to_string().as_bytes());
+    let plan = plan.unwrap();
+    // When it is planned stands in the live block.
     let told = |format| {
         let mut out = Vec::new();
         plan.write(format, &mut out).unwrap();
-        String::from_utf8(out).unwrap()
+        let text = String::from_utf8(out).unwrap();
+        let start = text.find("[As of").unwrap();
+        let end = start + text[start..].find(']').unwrap();
+        format!("{}[As of NOW{}", &text[..start], &text[end..])
     };
-    insta::assert_snapshot!(told(Format::Plain).replace(&plan.n_tokens.to_string(), "N"), @r#"
+    // Weekdays and zones have names of different lengths.
+    let live = plan.parts.iter().find(|part| part.section == "live").unwrap().n_tokens;
+    let plain = told(Format::Plain).replace(&format!("{live}      user [As"), "M      user [As");
+    insta::assert_snapshot!(plain.replace(&plan.n_tokens.to_string(), "N"), @r#"
     request simulated: N of 4,000 tokens
             client system  session       40      system You are the voice of this house.
             tools          fixed         51 cut  {"type":"function","function":{"name":"light"}}
-            live           live          72      user [As of Sunday 2001-09-09 01:46 UTC:] The time is 20:06 on Monday.
+            live           live          M      user [As of NOW] The time is 20:06 on Monday.
             question       turn          28      Is the oven on? assistant
     layout  safe, history new
             clock, 28 bytes, from messages[0], byte 0, to messages[1]: The time is 20:06 on Monday.
@@ -352,9 +357,9 @@ fn a_stored_request_is_planned_with_its_clock_and_can_be_read() {
     let json: serde_json::Value = serde_json::from_str(&told(Format::Json)).unwrap();
     insta::assert_snapshot!(json["moved"], @r#"[{"kind":"clock","n_bytes":28,"from_message":0,"from_byte":0,"to_message":1,"text":"The time is 20:06 on Monday."}]"#);
 
-    let refused = of(vec![], "{}").unwrap_err();
+    let refused = RequestPlan::of(&config, vec![], &SimulatedModel::new(), b"{}").unwrap_err();
     assert_eq!(refused.to_string(), "model: is required");
     let unknown = body.to_string().replace("simulated", "gpt");
-    let refused = of(vec![], &unknown).unwrap_err();
+    let refused = RequestPlan::of(&config, vec![], &SimulatedModel::new(), unknown.as_bytes()).unwrap_err();
     assert_eq!(refused.to_string(), "model `gpt` is not here; there are: simulated");
 }
