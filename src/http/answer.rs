@@ -3,6 +3,7 @@
 //! An *answer* is the receiving end of a submitted request. Dropping it, which hyper does with the handler or the body
 //! when the client's connection ends, drops the event receiver, and so the scheduler learns that nobody is waiting.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -47,6 +48,13 @@ impl Closing {
 /// Who asks: the connection's peer.
 #[derive(Clone)]
 pub(super) struct Peer(pub(super) Arc<str>);
+
+impl Peer {
+    /// It asks on this machine.
+    pub(super) fn is_here(&self) -> bool {
+        &*self.0 == "unix" || self.0.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+    }
+}
 
 /// `x-request-id`, made by us.
 #[derive(Clone)]

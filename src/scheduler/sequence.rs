@@ -11,7 +11,7 @@ use super::batch::{Candidate, Priority, chunk_end};
 use super::emission::Emission;
 use super::restoring::Restoring;
 use crate::kv::Standing;
-use crate::request::{CacheUse, Done, Event, Finish, Owner, Sampling, Timings, Token};
+use crate::request::{CacheUse, Done, Event, Finish, Owner, Sampling, Timings, Token, TokenPrompt};
 use crate::telemetry::{Label, RequestRecord};
 
 /// Cells promised at admission for the answer; an answer that is longer asks for more, `GROWTH` at a time.
@@ -112,10 +112,11 @@ impl<S> Sequence<S> {
         }
     }
 
-    pub(super) fn warming(key: u64, pin: usize, tokens: Vec<Token>, cuts: Vec<usize>) -> Sequence<S> {
+    pub(super) fn warming(key: u64, pin: usize, owner: Owner, prompt: TokenPrompt) -> Sequence<S> {
+        let TokenPrompt { tokens, cuts } = prompt;
         Sequence {
             key,
-            owner: Owner::Public,
+            owner,
             n_prompt: tokens.len(),
             tokens,
             cuts,

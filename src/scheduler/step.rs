@@ -22,7 +22,7 @@ use crate::engine::{Batch, BatchToken, DecodeError, Engine, Vocab};
 use crate::kv::learned::Learned;
 use crate::kv::value::Reuse;
 use crate::kv::{Cache, EvictionCause, Kept};
-use crate::request::{Finish, Owner, Token};
+use crate::request::{Finish, Token};
 use crate::telemetry::{CellsRecord, EvictionRecord, Record};
 
 /// How long the loop waits when sequences run but none can go on, because their clients do not read.
@@ -167,6 +167,15 @@ impl<E: Engine> Scheduler<E> {
             }
             Command::Repin(pins) => {
                 self.repin(pins);
+                true
+            }
+            // Whoever asked may have gone; it is done all the same.
+            Command::Pin { pin, done } => {
+                let _ = done.send(self.pin(*pin));
+                true
+            }
+            Command::Unpin { name, owner, done } => {
+                let _ = done.send(self.unpin(&name, owner));
                 true
             }
             Command::Stop => false,
@@ -378,11 +387,14 @@ impl<E: Engine> Scheduler<E> {
         match (&sequence.work, finish) {
             (Work::Warm(pin), Finish::Stop) => {
                 let pinned = self.cache.leave_pinned(&mut self.engine, standing, computed);
-                if self.cache.is_shared() {
-                    self.save_later(Owner::Public, &sequence.tokens[..n_past], &sequence.cuts, Kept::Pin);
-                }
-                let name = self.pins.set_warm(*pin, pinned);
-                info!(pin = name, n_tokens = n_past, tokens_per_second = self.speed.tokens_per_second as u64, "warm");
+                let pin = self.pins.set_warm(*pin, pinned).clone();
+                self.save_pin(&pin);
+                info!(
+                    pin = pin.name,
+                    n_tokens = n_past,
+                    tokens_per_second = self.speed.tokens_per_second as u64,
+                    "warm"
+                );
             }
             (Work::Warm(pin), _) => {
                 self.pins.set_failed(*pin);
@@ -447,13 +459,14 @@ impl<E: Engine> Scheduler<E> {
 
     /// Shows the state to whoever watches.
     pub(super) fn publish_status(&mut self) {
+        let pins = self.pin_statuses();
         let n_left = |sequence: &Sequence<E::Sampler>, n_past: usize| sequence.tokens.len() - n_past;
         let running = self.running.iter().map(|running| n_left(&running.sequence, running.n_past()));
         let queued = self.waiting.iter().chain(&self.parked).map(|sequence| n_left(sequence, 0));
         let (n_ids_free, n_ids_running, n_ids) = self.cache.ids();
         let status = Status {
             memory: Some(self.engine.limits().memory_class.name()),
-            pins: self.pins.statuses(),
+            pins,
             cells: self.cache.cells(),
             n_ids_free,
             n_ids_running,

@@ -21,6 +21,7 @@ mod killed;
 mod layout;
 #[cfg(feature = "llama")]
 mod models;
+mod pins;
 mod questions;
 #[cfg(feature = "llama")]
 mod real;

@@ -16,6 +16,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -31,6 +32,18 @@ const LAYOUT: &str = "x-hob-layout";
 /// The request in the body of a `POST /v1/chat/completions` of `client`, read as the route does: for `hob bench`.
 pub fn parse_chat(body: &[u8], client: &str) -> Result<Request, BadBody> {
     Ok(request::parse(body, client)?.request)
+}
+
+/// A chat request inside another body.
+pub(super) fn parse_request(body: &[u8], client: &str) -> Result<Request, ApiError> {
+    Ok(request::parse(body, client)?.request)
+}
+
+/// A body of one of hob's own routes.
+pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let text = std::str::from_utf8(body).map_err(|error| ApiError::body(format!("the body is not UTF-8: {error}")))?;
+    request::check_depth(text).map_err(ApiError::body)?;
+    request::from_json(text, "")
 }
 
 /// What the route would answer with a 4xx.

@@ -233,12 +233,12 @@ fn pins_and_learned_files_stay_and_private_ones_make_room() {
             house.hit(owner, text);
         }
     }
-    house.tiers.keep_pins(&[&tokens("pins and more")]);
+    house.tiers.keep_pins(&[(Owner::Public, &tokens("pins and more"))]);
     let files: Vec<_> = ["pins", "lear", "priv", "next", "last"]
         .map(|text| house.tiers.entries[&house.last(ALICE, text)].file == File::There)
         .into();
     assert_eq!(files, [true, true, false, true, true]);
-    house.tiers.keep_pins(&[&tokens("pin")]);
+    house.tiers.keep_pins(&[(Owner::Public, &tokens("pin"))]);
     assert_eq!(house.found(ALICE, "pins"), 0, "its pin is configured no more");
 }
 
