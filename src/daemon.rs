@@ -27,7 +27,7 @@ use crate::prompt::{
     Profile, PromptError, Spoken,
 };
 use crate::request::{Owner, Request};
-use crate::scheduler::{self, Pin, SchedulerHandle, StartError, Status, Submission, SubmitError};
+use crate::scheduler::{self, Forgotten, Pin, SchedulerHandle, StartError, Status, Submission, SubmitError};
 use crate::sources::{Readings, Sources};
 use crate::telemetry::{self, DocumentRow, ReadError, RequestRow, Store, TelemetryHandle, Wanted};
 
@@ -263,6 +263,13 @@ impl House for Rooms {
         })
     }
 
+    fn forget(&self, whose: Option<Owner>) -> BoxFuture<'_, Result<Forgotten, PinFailure>> {
+        Box::pin(async move {
+            self.planner.forget(whose).await?;
+            Ok(self.scheduler.forget(whose).await?)
+        })
+    }
+
     fn requests(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<RequestRow>, ReadError>> {
         Box::pin(self.telemetry.rows(wanted))
     }
@@ -375,6 +382,7 @@ mod tests {
             max_tokens: Some(1),
             stop: vec![],
             owner: Owner::Public,
+            is_background: false,
             received: Instant::now(),
             label: Default::default(),
             events,

@@ -83,6 +83,12 @@ enum Command {
     /// Keep something warm that no profile names, or stop it.
     #[command(subcommand)]
     Pin(PinCommand),
+    /// Forget what a client left: K/V in memory and on disk, its pins, what was learnt of its prompts.
+    Forget {
+        /// Its name, which is its address; `all`: every client's.
+        #[arg(value_name = "CLIENT|all")]
+        client: String,
+    },
     /// Name what in requests would break the reuse of what stands behind it. Exits with 1 if there is anything, with 2 if a
     /// body cannot be read.
     Lint {
@@ -177,6 +183,7 @@ fn run(arguments: Arguments) -> Result<u8> {
             hob::commands::stats::stats(&load()?, since, Format::of(json, &out), &mut out)?;
         }
         Command::Why { id, json } => hob::commands::why::why(&load()?, &id, Format::of(json, &out), &mut out)?,
+        Command::Forget { client } => hob::commands::forget::forget(&load()?, &client, &mut out)?,
         Command::Pins { json } => pins::list(&load()?, Format::of(json, &out), &mut out)?,
         Command::Pin(PinCommand::Add { name, body, public }) => {
             pins::add(&load()?, &name, &body, public, &mut out)?;

@@ -4,6 +4,7 @@ mod ask;
 pub mod bench;
 pub mod chat;
 pub mod check;
+pub mod forget;
 pub mod format;
 pub mod lint;
 #[cfg(feature = "llama")]

@@ -90,7 +90,7 @@ impl Answer {
             return Err(ApiError::field("logit_bias", reason));
         }
 
-        let owner = request.client.owner();
+        let (owner, is_background) = (request.client.owner(), request.is_background);
         let (model, client) = (request.model.clone(), request.client.clone());
         let (sampling, stop) = (request.sampling.clone(), request.stop.clone());
         let planned = app.house.plan(request).await?;
@@ -110,6 +110,7 @@ impl Answer {
             max_tokens: planned.max_tokens,
             stop,
             owner,
+            is_background,
             received: received.into_std(),
             label: Label {
                 id: id.clone(),

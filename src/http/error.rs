@@ -254,6 +254,7 @@ impl From<PinFailure> for ApiError {
             PinError::TooMany { .. } => conflict("too_many_pins", message),
             PinError::Configured { .. } => conflict("configured_pin", message),
             PinError::Anothers { .. } => conflict("anothers_pin", message),
+            PinError::Busy => ApiError::busy(&message, TELEMETRY_RETRY),
             PinError::Stopped => ApiError::stopping(),
         }
     }

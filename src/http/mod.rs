@@ -23,7 +23,7 @@ pub use openai::{BadBody, parse_chat};
 
 use crate::prompt::{PinWish, PlanFailure, Planned, Spoken};
 use crate::request::{Owner, Request};
-use crate::scheduler::{PinError, Status, Submission, SubmitError};
+use crate::scheduler::{Forgotten, PinError, Status, Submission, SubmitError};
 use crate::sources::Readings;
 use crate::telemetry::{ReadError, RequestRow, Wanted};
 
@@ -45,6 +45,9 @@ pub trait House: Send + Sync + 'static {
 
     /// Ends that; `owner`: whose it must be. `false`: there is no such pin.
     fn unpin(&self, name: String, owner: Option<Owner>) -> BoxFuture<'_, Result<bool, PinFailure>>;
+
+    /// Forgets what `whose` client left; `None`: what any client did. What is the house's stays.
+    fn forget(&self, whose: Option<Owner>) -> BoxFuture<'_, Result<Forgotten, PinFailure>>;
 
     /// What telemetry holds of earlier requests, newest first.
     fn requests(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<RequestRow>, ReadError>>;

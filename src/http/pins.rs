@@ -77,6 +77,33 @@ pub(super) async fn remove(
     }
 }
 
+/// Forgets what a client left; `all`: what any did.
+pub(super) async fn forget(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    #[derive(Deserialize)]
+    struct Wire {
+        client: String,
+    }
+    let Wire { client } = openai::from_json(&body::read(body, app.max_body).await?)?;
+    if client.is_empty() {
+        return Err(ApiError::field("client", "must be a client's name, or \"all\""));
+    }
+    if !peer.is_here() && *client != *peer.0 {
+        return Err(ApiError::not_from_elsewhere("to forget another client"));
+    }
+    let whose = (client != "all").then(|| owner_of(&client));
+    let forgotten = app.house.forget(whose).await?;
+    Ok(json_response(&json!({
+        "client": client,
+        "cells": forgotten.n_cells,
+        "segments": forgotten.n_segments,
+        "pins": forgotten.n_pins,
+    })))
+}
+
 /// Whose requests a client's own are.
 fn owner_of(client: &str) -> Owner {
     Client { name: client.to_owned(), salt: None, dialect: Dialect::OpenAi }.owner()

@@ -27,6 +27,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/ready", get(ready::ready))
         .route("/hob/v1/pins", get(pins::pins).post(pins::add))
         .route("/hob/v1/pins/{name}", delete(pins::remove))
+        .route("/hob/v1/forget", post(pins::forget))
         .route("/hob/v1/cache", get(ready::cache))
         .route("/hob/v1/requests", get(requests::requests))
         .route("/hob/v1/requests/{id}", get(requests::request))

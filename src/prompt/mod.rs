@@ -45,7 +45,7 @@ pub use house_live::{HouseLive, HouseReader, HouseValue};
 pub use landing::Landed;
 pub use live::{Cause, Moved, RecordId};
 pub use moment::Moment;
-pub use planner::{Layout, PinsSink, Planner};
+pub use planner::{Layout, PinsSink, Planner, forget_files};
 pub use regions::Region;
 pub use seen::{ToolsOrder, ToolsUse};
 

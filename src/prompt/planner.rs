@@ -351,6 +351,9 @@ impl Planner {
     /// Forgets what was kept of `whose` prompts and answers, in the layout's file, too; `None`: of all. It costs tokens.
     pub fn forget(&mut self, whose: Option<Owner>) {
         self.kept.forget(whose);
+        if let Err(error) = self.wishes.forget(whose) {
+            tracing::error!(%error, "pins that clients asked for are not forgotten");
+        }
         self.tokeniser.forget(whose);
         self.heads = Heads::new(self.controls.clone());
     }
@@ -489,6 +492,17 @@ impl Planner {
         }
         Ok(found)
     }
+}
+
+/// Forgets, in the files that outlive the daemon, what was kept of the prompts of `whose` client; `None`: of all. For when no
+/// daemon runs.
+pub fn forget_files(layout: &Path, wishes: &Path, whose: Option<Owner>) -> Result<(), String> {
+    let mut kept = Kept::load(Some(layout.to_owned()));
+    kept.forget(whose);
+    if kept.has_failed() {
+        return Err(format!("{} cannot be written", layout.display()));
+    }
+    Wishes::load(wishes).forget(whose).map(drop)
 }
 
 /// Tokens in front of the conversation's turns.

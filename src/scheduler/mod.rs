@@ -3,13 +3,14 @@
 //! A *step* is one `decode` call: a token for every decoding sequence, then prefill chunks under the token budget.
 //! This file is the door: what others send in and what they can watch. It decides nothing. Inside, `batch` (who joins a
 //! step) and `emission` (what text may leave) are pure, `sequence` is one request's life, `pins` their state, `pinning` how they come and go, `admission`
-//! says who runs, `saving` and `restoring` copy out of the cells and back beside the steps, `disk` is the door to files, `step` is
+//! says who runs, `saving` and `restoring` copy out of the cells and back beside the steps, `disk` is the door to files, `forgetting` what goes on demand, `step` is
 //! the loop.
 
 mod admission;
 mod batch;
 mod disk;
 mod emission;
+mod forgetting;
 mod pinning;
 mod pins;
 mod restoring;
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 
 pub use self::disk::{Disk, Lower, OpenLower, Opened};
+pub use self::forgetting::Forgotten;
 use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Model, Threads};
 use crate::kv::budget::n_seq_max;
 use crate::kv::learned::Learned;
@@ -47,6 +49,8 @@ pub struct Submission {
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
     pub owner: Owner,
+    /// What it leaves is never saved, and is the first to be evicted.
+    pub is_background: bool,
     /// When the request was read: TTFT counts from here.
     pub received: Instant,
     /// What telemetry should know of it; the scheduler only passes it on.
@@ -84,6 +88,8 @@ pub enum PinError {
     Configured { name: String },
     #[error("there is a pin {name} already, and it is another owner's")]
     Anothers { name: String },
+    #[error("the disk does not keep up: ask again in a moment")]
+    Busy,
     #[error("hob is stopping")]
     Stopped,
 }
@@ -180,6 +186,10 @@ pub(crate) enum Command {
         owner: Option<Owner>,
         done: oneshot::Sender<Result<bool, PinError>>,
     },
+    Forget {
+        whose: Option<Owner>,
+        done: oneshot::Sender<Result<Forgotten, PinError>>,
+    },
     Stop,
 }
 
@@ -241,6 +251,13 @@ impl SchedulerHandle {
     pub async fn unpin(&self, name: String, owner: Option<Owner>) -> Result<bool, PinError> {
         let (done, answer) = oneshot::channel();
         self.command(Command::Unpin { name, owner, done })?;
+        answer.await.map_err(|_| PinError::Stopped)?
+    }
+
+    /// Forgets what `whose` client left; `None`: what any client did. What is the house's stays.
+    pub async fn forget(&self, whose: Option<Owner>) -> Result<Forgotten, PinError> {
+        let (done, answer) = oneshot::channel();
+        self.command(Command::Forget { whose, done })?;
         answer.await.map_err(|_| PinError::Stopped)?
     }
 

@@ -52,6 +52,15 @@ impl Savings {
         Savings { disk, sweep_until, ..Savings::default() }
     }
 
+    /// Gives up what waits to be saved of owners that are meant; the caller drops it.
+    pub(super) fn forget(&mut self, is_meant: impl Fn(Owner) -> bool) -> Vec<Saving> {
+        self.to_keep.retain(|(owner, ..)| !is_meant(*owner));
+        let is_kept = |saving: &Saving| !is_meant(saving.owner());
+        let (kept, dropped) = std::mem::take(&mut self.queue).into_iter().partition::<Vec<_>, _>(is_kept);
+        self.queue = kept.into();
+        dropped
+    }
+
     /// How long admission waits for what lies on disk; `None`: it does not.
     pub(super) fn sweep_wait(&mut self) -> Option<Duration> {
         let left = self.sweep_until?.saturating_duration_since(Instant::now());
@@ -258,6 +267,7 @@ impl<E: Engine> Scheduler<E> {
                         | Command::Repin(_)
                         | Command::Pin { .. }
                         | Command::Unpin { .. }
+                        | Command::Forget { .. }
                         | Command::Stop,
                     ) => {}
                     Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,

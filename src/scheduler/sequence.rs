@@ -26,6 +26,8 @@ pub(super) struct Sequence<S> {
     /// Unique for the daemon's life; followers name their leader by it.
     pub(super) key: u64,
     pub(super) owner: Owner,
+    /// What it leaves is never saved, and is the first to be evicted.
+    pub(super) is_background: bool,
     /// Prompt and generated tokens. The first `n_past` are computed.
     pub(super) tokens: Vec<Token>,
     pub(super) n_prompt: usize,
@@ -100,6 +102,7 @@ impl<S> Sequence<S> {
         Sequence {
             key,
             owner: submission.owner,
+            is_background: submission.is_background,
             n_prompt: submission.prompt.tokens.len(),
             tokens: submission.prompt.tokens,
             cuts: submission.prompt.cuts,
@@ -117,6 +120,7 @@ impl<S> Sequence<S> {
         Sequence {
             key,
             owner,
+            is_background: false,
             n_prompt: tokens.len(),
             tokens,
             cuts,
@@ -155,7 +159,7 @@ impl<S> Sequence<S> {
     }
 
     pub(super) fn priority(&self) -> Priority {
-        if self.is_warming() { Priority::Background } else { Priority::Interactive }
+        if self.is_warming() || self.is_background { Priority::Background } else { Priority::Interactive }
     }
 
     /// Its part in filling the next step; `None` while it follows another, is restored, or its client reads too slowly.

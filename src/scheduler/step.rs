@@ -178,6 +178,10 @@ impl<E: Engine> Scheduler<E> {
                 let _ = done.send(self.unpin(&name, owner));
                 true
             }
+            Command::Forget { whose, done } => {
+                let _ = done.send(self.forget(whose));
+                true
+            }
             Command::Stop => false,
         }
     }
@@ -286,7 +290,8 @@ impl<E: Engine> Scheduler<E> {
                 continue;
             }
             // A memory that cannot be cut is saved where a step ends at a cut, or never.
-            if !self.cache.is_shared() && (n_past == sequence.n_prompt || sequence.cuts.contains(&n_past)) {
+            let is_saved = !self.cache.is_shared() && !sequence.is_background;
+            if is_saved && (n_past == sequence.n_prompt || sequence.cuts.contains(&n_past)) {
                 let last_cut = sequence.cuts.last().copied().unwrap_or(0);
                 let (owner, tokens) = (sequence.owner, &sequence.tokens[..n_past]);
                 self.cache.save_whole(&mut self.engine, owner, standing.seq, tokens, last_cut, Reuse::Once);
@@ -402,9 +407,9 @@ impl<E: Engine> Scheduler<E> {
             }
             (Work::Answer(_), Finish::Error) => self.cache.abandon(&mut self.engine, standing, computed),
             (Work::Answer(_), _) => {
-                self.cache.leave(&mut self.engine, standing, computed);
+                self.cache.leave_for(&mut self.engine, standing, computed, sequence.is_background);
                 let owner = sequence.owner;
-                if self.cache.is_shared() && self.cache.saves() {
+                if !sequence.is_background && self.cache.is_shared() && self.cache.saves() {
                     self.learn(owner, &sequence.tokens[..sequence.n_prompt], &sequence.cuts);
                     self.save_later(owner, &sequence.tokens[..n_past], &sequence.cuts, Kept::Private);
                 }

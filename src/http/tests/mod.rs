@@ -29,7 +29,7 @@ use crate::prompt::{
 use crate::request::{
     CacheUse, Done, Event, Finish, LayoutMode, MissCause, Owner, Request, Timings, Token, TokenPrompt,
 };
-use crate::scheduler::{Status, Submission, SubmitError};
+use crate::scheduler::{Forgotten, Status, Submission, SubmitError};
 use crate::telemetry::{ReadError, RequestRow, Wanted};
 
 const MAX_BODY: u64 = 100_000;
@@ -165,6 +165,10 @@ impl House for Fake {
 
     fn unpin(&self, _: String, _: Option<Owner>) -> BoxFuture<'_, Result<bool, PinFailure>> {
         async { Ok(false) }.boxed()
+    }
+
+    fn forget(&self, _: Option<Owner>) -> BoxFuture<'_, Result<Forgotten, PinFailure>> {
+        async { Ok(Forgotten::default()) }.boxed()
     }
 
     fn status(&self) -> Status {
