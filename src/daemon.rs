@@ -251,7 +251,13 @@ impl House for Rooms {
         Box::pin(async move {
             let head = self.planner.head(wish.clone()).await?;
             self.scheduler.pin(pin(head)).await?;
-            Ok(self.planner.keep_pin(wish).await?)
+            let (name, owner) = (wish.name.clone(), wish.owner());
+            if let Err(error) = self.planner.keep_pin(wish).await {
+                // One that a restart would lose is none.
+                self.scheduler.unpin(name, Some(owner)).await?;
+                return Err(error.into());
+            }
+            Ok(())
         })
     }
 

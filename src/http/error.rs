@@ -45,9 +45,9 @@ enum Number {
     },
     /// Of pins that do not fit, in cells.
     Pins {
-        n_needed: usize,
-        n_missing: usize,
-        n_context: usize,
+        n_needed: u32,
+        n_missing: u32,
+        n_context: u32,
     },
 }
 
@@ -247,8 +247,9 @@ impl From<PinFailure> for ApiError {
         let message = error.to_string();
         match error {
             PinError::TooLarge(too_large) => {
-                let (n_needed, n_missing) = (too_large.needed, too_large.missing);
-                let number = Some(Number::Pins { n_needed, n_missing, n_context: too_large.context });
+                let n = |cells: usize| u32::try_from(cells).unwrap_or(u32::MAX);
+                let (n_needed, n_missing) = (n(too_large.needed), n(too_large.missing));
+                let number = Some(Number::Pins { n_needed, n_missing, n_context: n(too_large.context) });
                 ApiError { number, ..conflict("pins_too_large", message) }
             }
             PinError::TooMany { .. } => conflict("too_many_pins", message),

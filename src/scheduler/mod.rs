@@ -86,7 +86,7 @@ pub enum PinError {
     TooMany { n_pins: usize },
     #[error("the pin {name} is a profile's: it is changed in the configuration")]
     Configured { name: String },
-    #[error("there is a pin {name} already, and it is another owner's")]
+    #[error("the pin {name} is another owner's: it has to be removed first, or another name taken")]
     Anothers { name: String },
     #[error("the disk does not keep up: ask again in a moment")]
     Busy,
