@@ -20,7 +20,7 @@ use std::time::Duration;
 
 pub use fault::{ConfigError, Fault};
 pub use memory::available_memory;
-pub use places::{create_private_folder, locate};
+pub use places::locate;
 pub use profile::{read_profiles, read_text};
 pub use units::{parse_duration, parse_size, write_duration, write_size};
 
@@ -88,7 +88,7 @@ pub struct Config {
     pub file: PathBuf,
     /// The file's folder, absolute.
     pub folder: PathBuf,
-    /// Where hob keeps what it writes; not there before `create_private_folder`.
+    /// Where hob keeps what it writes; not there before `private::create_folder`.
     pub state_folder: PathBuf,
     pub server: Server,
     pub model: Model,

@@ -352,7 +352,7 @@ impl Tiers {
         }
         if let Some(entry) = self.entries.get_mut(&key) {
             // Held already, on disk: now it lies in RAM, too. Another one under an equal key stays out.
-            if entry.header.tokens != header.tokens || entry.ram.is_some() {
+            if entry.header.tokens != header.tokens || entry.header.pieces != header.pieces || entry.ram.is_some() {
                 return false;
             }
             entry.ram = Some(pieces);

@@ -260,7 +260,13 @@ impl<E: Engine> Scheduler<E> {
                 None if !self.savings.is_busy && self.savings.to_write.is_empty() => break,
                 None => {}
                 Some(_) => match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                    Ok(Command::Disk(report)) => self.take_report(report),
+                    Ok(Command::Disk(report)) => {
+                        let has_failed = matches!(report, Report::WriteFailed { .. });
+                        self.take_report(report);
+                        if has_failed {
+                            break;
+                        }
+                    }
                     // Nobody is admitted any more; a dropped submission ends its answer.
                     Ok(
                         Command::Submit(_)
