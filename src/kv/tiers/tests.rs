@@ -243,6 +243,20 @@ fn pins_and_learned_files_stay_and_private_ones_make_room() {
 }
 
 #[test]
+fn what_a_conversation_left_becomes_its_owners_pin_and_goes_with_it() {
+    let mut house = House::new(1 << 20, 1 << 20);
+    house.save(ALICE, "rules and question");
+    let key = house.last(ALICE, "rules");
+    assert!(house.tiers.keep_as_pin(BOB, &tokens("rules")).is_empty(), "another's is not kept");
+    assert_eq!(house.tiers.keep_as_pin(ALICE, &tokens("rules")), [key], "its file has to be written");
+    assert!(house.write(key));
+    house.tiers.keep_pins(&[(ALICE, &tokens("rules"))]);
+    assert_eq!((house.found(ALICE, "rules"), house.tiers.entries[&key].header.kept), (5, Kept::Pin));
+    house.tiers.keep_pins(&[(BOB, &tokens("rules"))]);
+    assert_eq!(house.found(ALICE, "rules"), 0);
+}
+
+#[test]
 fn learned_ones_stay_in_their_share() {
     let mut house = House::new(1 << 20, 16 * (cost(4) + FILE_BYTES));
     let share = house.tiers.budgets().learned;
