@@ -40,6 +40,11 @@ impl Config {
         if faults.is_empty() { Ok(config) } else { Err(ConfigError::Faults(faults)) }
     }
 
+    /// Which pins clients asked for. Private text.
+    pub fn pins_file(&self) -> PathBuf {
+        self.state_folder.join("pins")
+    }
+
     /// What was learnt of how clients' prompts change. Private text.
     pub fn layout_file(&self) -> PathBuf {
         self.state_folder.join("layout")

@@ -381,6 +381,14 @@ impl Tiers {
         self.check();
     }
 
+    /// Gives up all that `is_meant` says of its owner.
+    pub fn forget(&mut self, is_meant: impl Fn(Owner) -> bool) {
+        let meant = self.entries.iter().filter(|(_, entry)| is_meant(entry.header.owner));
+        for key in meant.map(|(&key, _)| key).collect::<Vec<_>>() {
+            self.lose(key, GoneCause::Removed);
+        }
+    }
+
     /// Keeps at most the `n` longest wholes of `owner` that `path` goes through behind `from`.
     pub fn thin_wholes(&mut self, owner: Owner, path: &[Token], from: usize, n: usize) {
         let on_path = self.roots.iter().map(|key| &self.entries[key].header).filter(|header| {

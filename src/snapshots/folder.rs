@@ -146,7 +146,8 @@ impl Folder {
         }
     }
 
-    /// Removes what belongs to `owner`'s client, or all; the keys that went. Files that nobody can read go as well.
+    /// Removes what belongs to `owner`'s client; `None`: to any client, but not what is the house's. The keys that went. Files
+    /// that nobody can read go as well.
     pub fn forget(&self, owner: Option<Owner>) -> io::Result<Vec<SegmentKey>> {
         let mut gone = Vec::new();
         for entry in fs::read_dir(&self.path)? {
@@ -158,7 +159,11 @@ impl Folder {
                 Ok((header, _)) => Some(header),
                 Err(refused) => refused.header.map(|header| *header),
             };
-            if owner.is_some_and(|owner| header.as_ref().is_some_and(|header| !header.owner.is_client_of(owner))) {
+            let is_meant = |header: &Header| match owner {
+                Some(owner) => header.owner.is_client_of(owner),
+                None => header.owner != Owner::Public,
+            };
+            if header.as_ref().is_some_and(|header| !is_meant(header)) {
                 continue;
             }
             remove_if_there(&path)?;

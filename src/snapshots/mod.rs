@@ -109,7 +109,7 @@ impl SnapshotsHandle {
         let _ = self.ask(Job::Touch(key));
     }
 
-    /// Removes all files of `owner`'s client, or of everybody; `Forgotten` follows.
+    /// Removes all files of `owner`'s client, or of all clients; `Forgotten` follows.
     pub fn forget(&self, owner: Option<Owner>) -> Result<(), Busy> {
         self.ask(Job::Forget(owner))
     }

@@ -252,7 +252,7 @@ impl Cache {
     pub(super) fn save_leaf<E: Engine>(&mut self, engine: &mut E, node: NodeId) {
         let Store::Tree(tree) = &self.store else { return };
         let owner = tree.owner(node);
-        if !self.saves() {
+        if !self.saves() || tree.reuse(node) == Reuse::Never {
             return;
         }
         let kept = if owner == Owner::Public { Kept::Pin } else { Kept::Private };
