@@ -272,6 +272,12 @@ pub enum MissCause {
     RestoreSlower,
     /// It was held once, and is larger than what is kept below the cells.
     TooLarge,
+    /// It lay on disk, computed by another model.
+    Model,
+    /// It lay on disk, in another number format of K and V.
+    KvType,
+    /// It lay on disk, written by another version or under other settings.
+    Settings,
 }
 
 impl MissCause {
@@ -286,6 +292,9 @@ impl MissCause {
             MissCause::RestoreFailed => "restore_failed",
             MissCause::RestoreSlower => "restore_slower",
             MissCause::TooLarge => "too_large",
+            MissCause::Model => "model",
+            MissCause::KvType => "kv_type",
+            MissCause::Settings => "settings",
         }
     }
 }

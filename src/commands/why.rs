@@ -165,6 +165,9 @@ fn meaning(cause: &str) -> &'static str {
         "checkpoint" => "it is held, but this kind of model can reuse whole conversations only",
         "restore_failed" => "it was kept below the cells and could not be brought back; the log says why",
         "restore_slower" => "it is kept below the cells, and computing it was faster",
+        "model" => "it was kept on disk, and another model had computed it",
+        "kv_type" => "it was kept on disk in another number format of K and V (model.kv_type)",
+        "settings" => "it was kept on disk by another version or under other settings; the log says which",
         "too_large" => "it was held, and is larger than what is kept below the cells",
         _ => "this hob has no words for it",
     }

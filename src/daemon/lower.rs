@@ -11,8 +11,9 @@ use tracing::{info, warn};
 
 use super::chain;
 use crate::config::{Config, available_memory, write_size};
-use crate::engine::ModelFacts;
+use crate::engine::{KvType, ModelFacts};
 use crate::scheduler::{Budgets, Lower, Opened};
+use crate::snapshots::identity::{KV_TYPE, MODEL};
 use crate::snapshots::{Folder, Identity, Reporter, Secret, Snapshots, SnapshotsHandle, hash_weights};
 
 /// In the state folder: which hash each model file had, so that gigabytes are not read at each start.
@@ -26,6 +27,7 @@ pub(super) struct Settings {
     cache: crate::config::Cache,
     state_folder: PathBuf,
     model: PathBuf,
+    kv_type: KvType,
     weight_bytes: u64,
     compute_bytes: u64,
 }
@@ -40,6 +42,7 @@ impl Settings {
             cache: config.cache.clone(),
             state_folder: config.state_folder.clone(),
             model: config.model.path.clone(),
+            kv_type: config.model.kv_type,
             weight_bytes: facts.weight_bytes,
             compute_bytes: facts.compute_bytes(config.model.context as u64, n_batch),
         }
@@ -109,7 +112,11 @@ impl Settings {
     fn identity(&self, opened: &Opened) -> std::io::Result<Identity> {
         crate::private::create_folder(&self.state_folder)?;
         let model = hash_weights(&self.model, &self.state_folder.join(WEIGHTS))?;
-        let facts = vec![("model", model.to_hex().to_string()), ("context", opened.saved_form.replace('\n', " "))];
+        let facts = vec![
+            (MODEL, model.to_hex().to_string()),
+            (KV_TYPE, self.kv_type.name().to_owned()),
+            ("context", opened.saved_form.replace('\n', " ")),
+        ];
         Ok(Identity::new(facts))
     }
 }
@@ -126,6 +133,7 @@ mod tests {
             cache,
             state_folder: PathBuf::new(),
             model: PathBuf::new(),
+            kv_type: KvType::F16,
             weight_bytes: 500 << 20,
             compute_bytes: 100 << 20,
         };

@@ -21,8 +21,9 @@ pub use self::restoring::{Restorable, Restored};
 pub use self::saving::{Saved, Saving};
 use super::budget::Ids;
 use super::ghosts::{Ghosts, Lost, Missed};
-use super::segment::SegmentKey;
-use super::tiers::{Gone, Tiers};
+use super::refused::Refused;
+use super::segment::{Header, SegmentKey};
+use super::tiers::{Gone, GoneCause, Tiers};
 use super::tree::{Leaf, NodeId, Tree};
 use super::value::{Reuse, Speeds};
 use super::wholes::Wholes;
@@ -106,6 +107,7 @@ pub struct Cache {
     n_private: usize,
     n_reserved: usize,
     ghosts: Ghosts,
+    refused: Refused,
     evictions: Vec<(usize, EvictionCause)>,
     tiers: Tiers,
     speeds: Speeds,
@@ -132,6 +134,7 @@ impl Cache {
             n_private: 0,
             n_reserved: 0,
             ghosts: Ghosts::default(),
+            refused: Refused::default(),
             evictions: Vec::new(),
             tiers: Tiers::default(),
             speeds: Speeds::default(),
@@ -193,6 +196,8 @@ impl Cache {
                 Lost::TooLarge => MissCause::TooLarge,
                 Lost::Failed => MissCause::RestoreFailed,
             }
+        } else if let Some(cause) = self.refused.find(owner, tokens, n_hit) {
+            cause
         } else if n_hit == 0 {
             MissCause::Cold
         } else if continues && n_hit < last_cut {
@@ -200,6 +205,12 @@ impl Cache {
         } else {
             MissCause::Appended
         }
+    }
+
+    /// A file that held `header` was of no use: a miss on what it held has this cause.
+    pub fn refuse(&mut self, header: Header, cause: MissCause) {
+        self.tiers.lose(header.key, GoneCause::Removed);
+        self.refused.remember(header, cause);
     }
 
     /// Whether anything can be kept below the cells.

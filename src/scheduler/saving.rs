@@ -16,8 +16,9 @@ use super::step::Scheduler;
 use crate::engine::Engine;
 use crate::kv::tiers::GoneCause;
 use crate::kv::{Kept, Saved, Saving, SegmentKey, Tier};
-use crate::request::{Owner, Token};
-use crate::snapshots::Report;
+use crate::request::{MissCause, Owner, Token};
+use crate::snapshots::identity::{KV_TYPE, MODEL};
+use crate::snapshots::{Because, Report};
 use crate::telemetry::{EvictionRecord, Record};
 
 /// Prefixes that may wait to be saved: each holds its tokens. More come only when steps leave no time, and then those that are
@@ -197,8 +198,10 @@ impl<E: Engine> Scheduler<E> {
                     let held = self.cache.tiers().held();
                     info!(n_files, n_bytes = held.disk, "K/V on disk");
                 }
-                for header in swept.dropped.into_iter().filter_map(|dropped| dropped.header) {
-                    self.cache.tiers().lose(header.key, GoneCause::Removed);
+                for dropped in swept.dropped {
+                    if let Some(header) = dropped.header {
+                        self.cache.refuse(*header, miss_cause(&dropped.because));
+                    }
                 }
             }
             Report::Written { key, n_file_bytes, .. } => {
@@ -281,5 +284,18 @@ impl<E: Engine> Scheduler<E> {
             }
         }
         debug!(n_written, "saved at the end");
+    }
+}
+
+/// What a miss on a file is called that was dropped.
+fn miss_cause(because: &Because) -> MissCause {
+    match because {
+        Because::Old => MissCause::Evicted,
+        Because::Damaged => MissCause::RestoreFailed,
+        Because::Changed(fact) => match fact.as_str() {
+            MODEL => MissCause::Model,
+            KV_TYPE => MissCause::KvType,
+            _ => MissCause::Settings,
+        },
     }
 }

@@ -49,8 +49,20 @@ pub struct Found {
 pub struct Dropped {
     pub file: String,
     pub reason: String,
+    pub because: Because,
     /// What it held, where that could be told.
     pub header: Option<Box<Header>>,
+}
+
+/// The kind of `Dropped::reason`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Because {
+    /// It was not used for `keep`.
+    Old,
+    /// This fact of the identity is another one now.
+    Changed(String),
+    /// It is not what hob writes, or not any more.
+    Damaged,
 }
 
 impl Folder {
@@ -90,7 +102,7 @@ impl Folder {
             if file == TAG {
                 continue;
             }
-            let (reason, header) = match self.look_at(&path, now, keep) {
+            let (reason, because, header) = match self.look_at(&path, now, keep) {
                 Ok(found) => {
                     swept.found.push(found);
                     continue;
@@ -101,7 +113,7 @@ impl Folder {
             if let Err(error) = remove_if_there(&path) {
                 tracing::warn!(%error, file, "a K/V file cannot be removed");
             }
-            swept.dropped.push(Dropped { file, reason, header });
+            swept.dropped.push(Dropped { file, reason, because, header });
         }
         Ok(swept)
     }
@@ -190,18 +202,21 @@ impl Folder {
         if segment.header.key == key { Ok(segment) } else { Err(Fault::Name) }
     }
 
-    fn look_at(&self, path: &Path, now: SystemTime, keep: Duration) -> Result<Found, (String, Option<Box<Header>>)> {
-        let refused = |refused: Refused| (refused.fault.to_string(), refused.header);
+    fn look_at(&self, path: &Path, now: SystemTime, keep: Duration) -> Result<Found, NotUsed> {
+        let refused = |Refused { fault, header }: Refused| match fault {
+            Fault::Identity(mismatch) => (mismatch.to_string(), Because::Changed(mismatch.name), header),
+            fault => (fault.to_string(), Because::Damaged, header),
+        };
         let (header, metadata) = self.header_of(path).map_err(refused)?;
         if path != self.place(header.key) {
-            return Err((Fault::Name.to_string(), None));
+            return Err((Fault::Name.to_string(), Because::Damaged, None));
         }
         // A clock that was set back makes nothing old.
         let used = metadata.modified().unwrap_or(now);
         let age = now.duration_since(used).unwrap_or_default();
         if header.kept != Kept::Pin && age > keep {
             let days = age.as_secs() / (24 * 3600);
-            return Err((format!("it was not used for {days} days"), Some(Box::new(header))));
+            return Err((format!("it was not used for {days} days"), Because::Old, Some(Box::new(header))));
         }
         Ok(Found { header, n_file_bytes: metadata.len(), used })
     }
@@ -224,6 +239,9 @@ fn make(path: &Path) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// The fields of a `Dropped` beside its file.
+type NotUsed = (String, Because, Option<Box<Header>>);
 
 /// Tells once that half of the bytes are written.
 struct Halfway<'a, W> {

@@ -3,6 +3,10 @@
 //! *Identity* is a list of facts, each with a name; K/V of another one is as useless as none. It is kept as text, so that a
 //! file that no longer fits can say which fact has changed.
 
+/// The facts that a miss is named after.
+pub const MODEL: &str = "model";
+pub const KV_TYPE: &str = "kv_type";
+
 /// Facts in order: `model` (BLAKE3 of the weights' file), `kv_type`, `flash_attention`, …
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity(Vec<(&'static str, String)>);

@@ -6,7 +6,7 @@
 
 pub mod container;
 pub mod folder;
-mod identity;
+pub mod identity;
 mod secret;
 #[cfg(test)]
 mod tests;
@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 pub use container::Secret;
-pub use folder::{Dropped, Folder, Found, Swept};
+pub use folder::{Because, Dropped, Folder, Found, Swept};
 pub use identity::{Identity, Mismatch};
 pub use weights::hash_weights;
 

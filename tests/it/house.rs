@@ -38,6 +38,9 @@ pub(crate) struct Setup {
     pub(crate) profiles: Vec<Profile>,
     pub(crate) layout: LayoutMode,
     pub(crate) cache: Lower,
+    pub(crate) kv_type: KvType,
+    /// What K/V on disk is told apart by; no engine here reads it.
+    pub(crate) weights: &'static str,
     /// What profiles say of the house.
     pub(crate) live: Vec<ProfileFiles>,
     /// Outlives the daemon; `None`: one of its own.
@@ -67,6 +70,8 @@ impl Default for Setup {
             profiles: Vec::new(),
             layout: LayoutMode::Off,
             cache: Lower::default(),
+            kv_type: KvType::F16,
+            weights: "weights",
             live: Vec::new(),
             state: None,
         }
@@ -94,8 +99,7 @@ impl House {
     ) -> House {
         let folder = tempfile::tempdir().unwrap();
         let config = configuration(&setup, setup.state.clone().unwrap_or_else(|| folder.path().to_owned()));
-        // What K/V on disk is told apart by; the simulated engine reads nothing of it.
-        std::fs::write(&config.model.path, "weights").unwrap();
+        std::fs::write(&config.model.path, setup.weights).unwrap();
         let (stop, stopped) = oneshot::channel();
         let (started, address_and_door) = mpsc::sync_channel(1);
         let thread = std::thread::spawn(move || {
@@ -236,7 +240,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
             parallel: setup.parallel,
             gpu: Gpu::Off,
             gpu_layers: GpuLayers::All,
-            kv_type: KvType::F16,
+            kv_type: setup.kv_type,
             threads: Threads::same(std::thread::available_parallelism().map_or(1, |n| n.get() - 1).max(1)),
             chat_template: None,
         },

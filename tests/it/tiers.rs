@@ -6,6 +6,7 @@ mod trouble;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hob::engine::KvType;
 use hob::engine::simulated::{Attention, Faults};
 use hob::prompt::Profile;
 use hob::request::{Message, Role};
@@ -23,11 +24,22 @@ fn profiles() -> Vec<Profile> {
 
 /// A daemon on `state`; the handle tells what it computes.
 fn start(state: &Path) -> (House, Faults) {
+    start_as(state, KvType::F16, "weights")
+}
+
+fn start_as(state: &Path, kv_type: KvType, weights: &'static str) -> (House, Faults) {
     let model = model(Attention::Full);
     let faults = model.faults();
     let cache = Lower { ram: 1 << 20, disk: 1 << 22 };
-    let setup =
-        Setup { context: CONTEXT, profiles: profiles(), cache, state: Some(state.to_owned()), ..Setup::default() };
+    let setup = Setup {
+        context: CONTEXT,
+        profiles: profiles(),
+        cache,
+        kv_type,
+        weights,
+        state: Some(state.to_owned()),
+        ..Setup::default()
+    };
     let house = House::start(Arc::new(model), setup);
     house.await_warm();
     (house, faults)
@@ -126,6 +138,28 @@ fn truncated_empty_and_random_files_are_a_named_miss_and_go() {
         }
         let (house, faults) = start(state.path());
         assert_eq!(faults.n_computed(), 0, "{name}: and whole files are there now");
+        house.close();
+    }
+}
+
+/// Acceptance case 15.
+#[test]
+fn what_another_model_or_another_kv_type_computed_is_a_miss_that_says_so_and_goes() {
+    for (kv_type, weights, cause) in [(KvType::Q8_0, "weights", "kv_type"), (KvType::F16, "others", "model")] {
+        let (state, mut talk) = lived_in();
+        let before = files(state.path());
+        let (house, faults) = start_as(state.path(), kv_type, weights);
+        assert!(faults.n_computed() > 0, "{cause}: the pin was computed");
+        let told = talk.ask(&house, "Thanks!");
+        assert!(told.cache.contains(&format!("cause={cause};")), "{}", told.cache);
+        let n_pin = house.status().pins[0].n_tokens;
+        assert!((n_pin..n_pin + 20).contains(&told.n_cached), "{n_pin}: {}", told.cache);
+        // What was computed now is no miss any more.
+        assert!(talk.ask(&house, "Bye!").cache.contains("cause=appended"));
+        house.await_rest();
+        house.close();
+        let (house, faults) = start_as(state.path(), kv_type, weights);
+        assert_eq!(faults.n_computed(), 0, "{cause}: files are there again, of {before:?}");
         house.close();
     }
 }

@@ -1,7 +1,7 @@
 //! A daemon of its own on a loopback port, and the client that asks it.
 //!
 //! *TTFT* here is what a client sees: from sending the request to reading the first piece of the answer. The daemon is the real
-//! one with the configured settings, but for where it listens and where its records go: not into the house's.
+//! one with the configured settings, but for where it listens and where its records and its K/V go: not to the house's.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -53,7 +53,19 @@ impl<'a> Running<'a> {
         profile: &Profile,
         model: Arc<M>,
     ) -> Result<Running<'a>, BenchError> {
-        Running::start(runtime, config, profile, model, Daemon::start)
+        Running::start(runtime, config, profile, model, new_folder(), Daemon::start)
+    }
+
+    /// Stops it and starts another one on the folder that it leaves; returns when its head is warm again.
+    pub(super) fn restarted<M: Model>(
+        self,
+        config: &Config,
+        profile: &Profile,
+        model: Arc<M>,
+    ) -> Result<Running<'a>, BenchError> {
+        let runtime = self.runtime;
+        let folder = self.end();
+        Running::start(runtime, config, profile, model, folder, Daemon::start)
     }
 
     /// A daemon that serves `profile` and holds nothing of it. Its first request is cold in every respect: a `cache_salt` would
@@ -64,7 +76,10 @@ impl<'a> Running<'a> {
         profile: &Profile,
         model: Arc<M>,
     ) -> Result<Running<'a>, BenchError> {
-        Running::start(runtime, config, profile, model, Daemon::start_cold)
+        let mut config = config.clone();
+        // Nothing of it is kept, so the weights need not be read to be hashed.
+        config.cache.disk = 0;
+        Running::start(runtime, &config, profile, model, new_folder(), Daemon::start_cold)
     }
 
     fn start<M: Model>(
@@ -72,12 +87,14 @@ impl<'a> Running<'a> {
         config: &Config,
         profile: &Profile,
         model: Arc<M>,
+        folder: PathBuf,
         start: Start<M>,
     ) -> Result<Running<'a>, BenchError> {
-        let folder = std::env::temp_dir().join(format!("hob-bench-{:016x}", fastrand::u64(..)));
         let mut config = config.clone();
         config.server.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
         config.telemetry.path = folder.join("hob.sqlite");
+        config.state_folder.clone_from(&folder);
+        config.cache.folder = folder.join("kv");
         let server = runtime.block_on(Server::bind(&config.server)).map_err(DaemonError::from)?;
         let daemon = start(&config, vec![profile.clone()], model, server)?;
         let address = daemon.addresses().remove(0);
@@ -134,6 +151,11 @@ impl<'a> Running<'a> {
 
     /// Stops it and removes what it wrote.
     pub(super) fn stop(self) {
+        let _ = std::fs::remove_dir_all(self.end());
+    }
+
+    /// Stops it; what it wrote.
+    fn end(self) -> PathBuf {
         let Running { runtime, agent, stop, served, folder, .. } = self;
         // An idle connection would be waited for.
         drop(agent);
@@ -141,8 +163,13 @@ impl<'a> Running<'a> {
         if let Err(error) = runtime.block_on(served) {
             tracing::warn!(%error, "the daemon of the benchmark");
         }
-        let _ = std::fs::remove_dir_all(folder);
+        folder
     }
+}
+
+/// For what one daemon writes; it makes it.
+fn new_folder() -> PathBuf {
+    std::env::temp_dir().join(format!("hob-bench-{:016x}", fastrand::u64(..)))
 }
 
 /// The body that `ask` sends.

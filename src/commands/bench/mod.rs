@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 
@@ -35,10 +35,14 @@ use crate::request::Token;
 
 /// What the design promises (the CPU's goals stand in `outside`).
 const WARM_BY_ALONE_MAX: f64 = 1.1;
+const RESTARTED_BY_WARM_MAX: f64 = 2.0;
 const LOOKUP_US_MAX: f64 = 50.0;
 
 /// Cold runs take seconds each, and vary little.
 const N_COLD: usize = 3;
+
+/// Only the first question after a restart counts.
+const N_RESTARTED: usize = 3;
 
 /// Runs that measure the engine's pace.
 const N_PACE: usize = 3;
@@ -166,9 +170,18 @@ impl<M: Model> Bench<'_, M> {
             warm.push(asked);
             alone_times.push(alone.time(Suffix { tokens, n_held: asked.n_reused })?);
         }
+        let (mut daemon, mut restarted, mut restarts) = (daemon, Vec::new(), Vec::new());
+        for (index, question) in QUESTIONS.iter().take(N_RESTARTED).enumerate() {
+            say(&format!("restarted, {} of {N_RESTARTED}", index + 1));
+            let begun = Instant::now();
+            daemon = daemon.restarted(config, profile, model.clone())?;
+            restarts.push(begun.elapsed());
+            restarted.push(daemon.ask(&profile.name, question)?);
+        }
         daemon.stop();
 
-        let (cold, warm) = (asking(&cold), asking(&warm));
+        let (cold, warm, restarted) = (asking(&cold), asking(&warm), asking(&restarted));
+        let restarted_by_warm = restarted.ttft_ms / warm.ttft_ms;
         let alone_ms = milliseconds(median(alone_times.clone()));
         let warm_by_alone = warm.ttft_ms / alone_ms;
         Ok(Ttft {
@@ -176,6 +189,10 @@ impl<M: Model> Bench<'_, M> {
             cold_by_warm: cold.ttft_ms / warm.ttft_ms,
             cold,
             warm,
+            restarted,
+            restart_ms: milliseconds(median(restarts)),
+            restarted_by_warm,
+            restarted_goal: Goal::at_most(RESTARTED_BY_WARM_MAX, restarted_by_warm),
             alone_ms,
             alone_runs_ms: alone_times.into_iter().map(milliseconds).collect(),
             warm_by_alone,
@@ -308,7 +325,7 @@ mod tests {
         let config = house(folder.path());
         let report = bench(&config, Arc::new(SimulatedModel::new()), &Scope::House).unwrap();
 
-        let Ttft { cold, warm, profile, .. } = &report.house.unwrap().ttft;
+        let Ttft { cold, warm, restarted, profile, .. } = &report.house.unwrap().ttft;
         assert_eq!((profile.as_str(), cold.runs.len(), warm.runs.len()), ("house", N_COLD, QUESTIONS.len()));
         assert!(cold.runs.iter().all(|run| run.reused == 0), "{cold:?}");
         // Each question reuses the pinned head, and computes no more than its own words and the answer's opening.
@@ -317,6 +334,8 @@ mod tests {
             assert!((question.len()..question.len() + 40).contains(&n_computed(index)), "{:?}", warm.runs[index]);
         }
         assert_eq!(cold.runs[0].of, warm.runs[0].of);
+        assert_eq!(restarted.runs.len(), N_RESTARTED);
+        assert!(restarted.runs.iter().all(|run| run.reused >= warm.runs[0].reused), "{restarted:?}");
         assert!(report.outside.unwrap().iter().all(|row| row.n_tools == 30 && row.all_ms > 0.0));
         assert_eq!(report.threads, None);
     }

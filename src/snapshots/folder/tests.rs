@@ -110,6 +110,7 @@ fn what_was_long_not_used_goes_but_for_pins() {
     kept.sort_unstable();
     assert_eq!(found, kept);
     assert_eq!(swept.dropped[0].reason, "it was not used for 8 days");
+    assert_eq!(swept.dropped[0].because, Because::Old);
 }
 
 #[test]
@@ -122,6 +123,7 @@ fn another_kv_type_finds_nothing_and_is_told_what_there_was() {
     assert_eq!(swept.found, []);
     let [dropped] = swept.dropped.as_slice() else { panic!("{swept:?}") };
     assert_eq!(dropped.reason, "it was written with kv_type f16, this is kv_type q8_0");
+    assert_eq!(dropped.because, Because::Changed("kv_type".to_owned()));
     assert_eq!(dropped.header.as_deref(), Some(&segment.header));
     assert_eq!(files(&folder), [TAG]);
 }

@@ -9,6 +9,7 @@ mod meaning;
 mod opaque;
 mod other_models;
 mod recording;
+mod restarts;
 mod saving;
 mod sharing;
 mod solo;
