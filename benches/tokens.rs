@@ -113,6 +113,7 @@ fn household(system_start: &str) -> Request {
         client: Client { name: "bench".into(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
+        is_background: false,
     }
 }
 

@@ -21,13 +21,13 @@ use tracing::{info, warn};
 
 use crate::config::{Config, Listen};
 use crate::engine::Model;
-use crate::http::{BindError, House, Server};
+use crate::http::{BindError, House, PinFailure, Server};
 use crate::prompt::{
-    Head, HouseLive, HouseReader, HouseValue, Layout, Moment, PlanFailure, Planned, Planner, PlannerHandle, Profile,
-    PromptError, Spoken,
+    Head, HouseLive, HouseReader, HouseValue, Layout, Moment, PinWish, PlanFailure, Planned, Planner, PlannerHandle,
+    Profile, PromptError, Spoken,
 };
-use crate::request::Request;
-use crate::scheduler::{self, Pin, SchedulerHandle, StartError, Status, Submission, SubmitError};
+use crate::request::{Owner, Request};
+use crate::scheduler::{self, Forgotten, Pin, SchedulerHandle, StartError, Status, Submission, SubmitError};
 use crate::sources::{Readings, Sources};
 use crate::telemetry::{self, DocumentRow, ReadError, RequestRow, Store, TelemetryHandle, Wanted};
 
@@ -125,6 +125,9 @@ impl Daemon {
             n_context_tokens: config.model.context,
             file: Some(config.layout_file()).filter(|file| file.is_absolute()),
         });
+        if config.pins_file().is_absolute() {
+            planner = planner.with_wishes(&config.pins_file());
+        }
         let pins = pins(&mut planner)?.into_iter().map(pin).collect();
 
         let n_vocab = model.vocab().n_tokens();
@@ -244,6 +247,35 @@ impl House for Rooms {
         self.scheduler.status()
     }
 
+    fn pin(&self, wish: PinWish) -> BoxFuture<'_, Result<(), PinFailure>> {
+        Box::pin(async move {
+            let head = self.planner.head(wish.clone()).await?;
+            self.scheduler.pin(pin(head)).await?;
+            let (name, owner) = (wish.name.clone(), wish.owner());
+            if let Err(error) = self.planner.keep_pin(wish).await {
+                // One that a restart would lose is none.
+                self.scheduler.unpin(name, Some(owner)).await?;
+                return Err(error.into());
+            }
+            Ok(())
+        })
+    }
+
+    fn unpin(&self, name: String, owner: Option<Owner>) -> BoxFuture<'_, Result<bool, PinFailure>> {
+        Box::pin(async move {
+            // It may be remembered and not held, where it had no room at the start.
+            let was_held = self.scheduler.unpin(name.clone(), owner).await?;
+            Ok(self.planner.remove_pin(name, owner).await? || was_held)
+        })
+    }
+
+    fn forget(&self, whose: Option<Owner>) -> BoxFuture<'_, Result<Forgotten, PinFailure>> {
+        Box::pin(async move {
+            self.planner.forget(whose).await?;
+            Ok(self.scheduler.forget(whose).await?)
+        })
+    }
+
     fn requests(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<RequestRow>, ReadError>> {
         Box::pin(self.telemetry.rows(wanted))
     }
@@ -271,7 +303,7 @@ fn model_names(config: &Config, profiles: &[Profile]) -> Vec<String> {
 }
 
 fn pin(head: Head) -> Pin {
-    Pin { name: head.name, prompt: head.prompt }
+    Pin { name: head.name, prompt: head.prompt, owner: head.owner, is_configured: head.is_configured }
 }
 
 /// What the planner reads of a profile's live entries: the last readings, whatever is being read now.
@@ -334,7 +366,7 @@ mod tests {
 
     use super::*;
     use crate::engine::simulated::SimulatedModel;
-    use crate::request::{Owner, Sampling, Token, TokenPrompt};
+    use crate::request::{Sampling, Token, TokenPrompt};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_thread_that_ends_by_itself_ends_the_daemon() {
@@ -356,6 +388,7 @@ mod tests {
             max_tokens: Some(1),
             stop: vec![],
             owner: Owner::Public,
+            is_background: false,
             received: Instant::now(),
             label: Default::default(),
             events,

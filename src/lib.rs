@@ -77,6 +77,7 @@ pub mod daemon;
 pub mod engine;
 pub mod http;
 pub mod kv;
+pub mod private;
 pub mod prompt;
 pub mod request;
 pub mod scheduler;

@@ -11,7 +11,7 @@ use hob::commands::bench::Scope;
 use hob::commands::chat;
 use hob::commands::check::EX_CONFIG;
 use hob::commands::format::Format;
-use hob::commands::lint;
+use hob::commands::{lint, pins};
 #[cfg(feature = "llama")]
 use hob::commands::{plan::PlanError, serve::ServeError};
 use hob::config::{self, Config, ConfigError};
@@ -75,6 +75,20 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show what is kept warm: tokens, where they lie, hits, seconds saved.
+    Pins {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Keep something warm that no profile names, or stop it.
+    #[command(subcommand)]
+    Pin(PinCommand),
+    /// Forget what a client left: K/V in memory and on disk, its pins, what was learnt of its prompts.
+    Forget {
+        /// Its name, which is its address; `all`: every client's.
+        #[arg(value_name = "CLIENT|all")]
+        client: String,
+    },
     /// Name what in requests would break the reuse of what stands behind it. Exits with 1 if there is anything, with 2 if a
     /// body cannot be read.
     Lint {
@@ -95,6 +109,22 @@ enum Command {
         #[arg(long, value_name = "BODY.json", conflicts_with = "threads")]
         request: Option<PathBuf>,
     },
+}
+
+#[derive(Subcommand)]
+enum PinCommand {
+    /// Keep warm what stands in front of the conversation in a request: its system text and tools.
+    Add {
+        name: String,
+        /// The body of a chat completion, as a client sends it.
+        #[arg(value_name = "BODY.json")]
+        body: PathBuf,
+        /// For everybody in the house; else for requests from this machine alone.
+        #[arg(long)]
+        public: bool,
+    },
+    /// Keep it warm no longer.
+    Rm { name: String },
 }
 
 fn main() -> ExitCode {
@@ -153,6 +183,12 @@ fn run(arguments: Arguments) -> Result<u8> {
             hob::commands::stats::stats(&load()?, since, Format::of(json, &out), &mut out)?;
         }
         Command::Why { id, json } => hob::commands::why::why(&load()?, &id, Format::of(json, &out), &mut out)?,
+        Command::Forget { client } => hob::commands::forget::forget(&load()?, &client, &mut out)?,
+        Command::Pins { json } => pins::list(&load()?, Format::of(json, &out), &mut out)?,
+        Command::Pin(PinCommand::Add { name, body, public }) => {
+            pins::add(&load()?, &name, &body, public, &mut out)?;
+        }
+        Command::Pin(PinCommand::Rm { name }) => pins::remove(&load()?, &name, &mut out)?,
         Command::Lint { bodies, json } => {
             // A configuration that was not named need not be there.
             let config = match file() {

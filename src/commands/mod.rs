@@ -1,12 +1,15 @@
 //! The commands: what `hob` does and prints, apart from how its arguments are read (`main.rs`).
 
+mod ask;
 pub mod bench;
 pub mod chat;
 pub mod check;
+pub mod forget;
 pub mod format;
 pub mod lint;
 #[cfg(feature = "llama")]
 mod model;
+pub mod pins;
 pub mod plan;
 pub mod progress;
 #[cfg(feature = "llama")]

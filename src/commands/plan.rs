@@ -20,7 +20,7 @@ use crate::engine::{EngineError, KvType, Memory, MemoryClass, Model, ModelFacts,
 use crate::kv::budget::{LEFT_FOR_REQUESTS, n_seq_max};
 use crate::kv::check_pins;
 use crate::prompt::{self, Head, Moment, Planner, Profile, PromptError, Section, Volatility};
-use crate::request::{LayoutMode, Token};
+use crate::request::{LayoutMode, Owner, Token};
 use crate::scheduler::n_batch;
 
 #[derive(Debug, thiserror::Error)]
@@ -222,7 +222,8 @@ impl Plan {
         let shares = model.memory() == Memory::Rewindable;
 
         let mut misfits = Vec::new();
-        let tokens: Vec<&[Token]> = heads.iter().map(|head| head.prompt.tokens.as_slice()).collect();
+        let tokens: Vec<(Owner, &[Token])> =
+            heads.iter().map(|head| (head.owner, head.prompt.tokens.as_slice())).collect();
         let n_pinned = check_pins(&tokens, n_cells, shares).unwrap_or_else(|too_large| {
             misfits.push(sums.pins_misfit(&config.file, too_large.needed, too_large.missing));
             too_large.needed

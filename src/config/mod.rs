@@ -20,7 +20,7 @@ use std::time::Duration;
 
 pub use fault::{ConfigError, Fault};
 pub use memory::available_memory;
-pub use places::{create_private_folder, locate};
+pub use places::locate;
 pub use profile::{read_profiles, read_text};
 pub use units::{parse_duration, parse_size, write_duration, write_size};
 
@@ -38,6 +38,11 @@ impl Config {
     pub fn load(file: &Path) -> Result<Config, ConfigError> {
         let (config, faults) = Config::examine(file);
         if faults.is_empty() { Ok(config) } else { Err(ConfigError::Faults(faults)) }
+    }
+
+    /// Which pins clients asked for. Private text.
+    pub fn pins_file(&self) -> PathBuf {
+        self.state_folder.join("pins")
     }
 
     /// What was learnt of how clients' prompts change. Private text.
@@ -83,7 +88,7 @@ pub struct Config {
     pub file: PathBuf,
     /// The file's folder, absolute.
     pub folder: PathBuf,
-    /// Where hob keeps what it writes; not there before `create_private_folder`.
+    /// Where hob keeps what it writes; not there before `private::create_folder`.
     pub state_folder: PathBuf,
     pub server: Server,
     pub model: Model,

@@ -3,7 +3,6 @@
 //! The *state folder* holds what hob writes by itself: the database, and K/V on disk. It is its user's alone.
 
 use std::ffi::OsString;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use directories::ProjectDirs;
@@ -26,15 +25,6 @@ pub(super) fn state_folder() -> Option<PathBuf> {
         let folders = project_dirs()?;
         Some(folders.state_dir().unwrap_or_else(|| folders.data_local_dir()).to_owned())
     })
-}
-
-/// Makes `folder` and what lacks above it, for this user alone (0700). One that exists stays as it is.
-pub fn create_private_folder(folder: &Path) -> io::Result<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder)
 }
 
 fn project_dirs() -> Option<ProjectDirs> {
@@ -93,16 +83,5 @@ mod tests {
     fn nowhere_names_all_places() {
         let error = choose(None, |_| Some(OsString::new()), &["/missing/a".into(), "/missing/b".into()]).unwrap_err();
         insta::assert_snapshot!(error, @"no configuration found, looked for /missing/a/config.toml, /missing/b/config.toml; name one with --config or HOB_CONFIG");
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_new_state_folder_is_its_users_alone() {
-        use std::os::unix::fs::PermissionsExt;
-        let folder = tempfile::tempdir().unwrap();
-        let state = folder.path().join("a/hob");
-        create_private_folder(&state).unwrap();
-        create_private_folder(&state).unwrap();
-        assert_eq!(state.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     }
 }

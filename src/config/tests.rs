@@ -119,7 +119,7 @@ fn an_empty_file_means_the_defaults() {
             keep_days: 7,
         },
         layout: Layout {
-            mode: Off,
+            mode: Safe,
         },
         telemetry: Telemetry {
             path: "/var/lib/hob/hob.sqlite",

@@ -110,7 +110,7 @@ impl Settings {
 
     /// Everything that K/V depends on beside the tokens.
     fn identity(&self, opened: &Opened) -> std::io::Result<Identity> {
-        crate::config::create_private_folder(&self.state_folder)?;
+        crate::private::create_folder(&self.state_folder)?;
         let model = hash_weights(&self.model, &self.state_folder.join(WEIGHTS))?;
         let facts = vec![
             (MODEL, model.to_hex().to_string()),

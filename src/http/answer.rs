@@ -3,6 +3,7 @@
 //! An *answer* is the receiving end of a submitted request. Dropping it, which hyper does with the handler or the body
 //! when the client's connection ends, drops the event receiver, and so the scheduler learns that nobody is waiting.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -48,6 +49,13 @@ impl Closing {
 #[derive(Clone)]
 pub(super) struct Peer(pub(super) Arc<str>);
 
+impl Peer {
+    /// It asks on this machine.
+    pub(super) fn is_here(&self) -> bool {
+        &*self.0 == "unix" || self.0.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+    }
+}
+
 /// `x-request-id`, made by us.
 #[derive(Clone)]
 pub(super) struct RequestId(pub(super) String);
@@ -82,7 +90,7 @@ impl Answer {
             return Err(ApiError::field("logit_bias", reason));
         }
 
-        let owner = request.client.owner();
+        let (owner, is_background) = (request.client.owner(), request.is_background);
         let (model, client) = (request.model.clone(), request.client.clone());
         let (sampling, stop) = (request.sampling.clone(), request.stop.clone());
         let planned = app.house.plan(request).await?;
@@ -102,6 +110,7 @@ impl Answer {
             max_tokens: planned.max_tokens,
             stop,
             owner,
+            is_background,
             received: received.into_std(),
             label: Label {
                 id: id.clone(),

@@ -9,8 +9,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::PinFailure;
 use crate::prompt::{PlanFailure, PromptError};
-use crate::scheduler::SubmitError;
+use crate::scheduler::{PinError, SubmitError};
 use crate::telemetry::ReadError;
 
 /// When to come back after the planner's inbox was full: it takes a request in milliseconds.
@@ -41,6 +42,12 @@ enum Number {
     Length {
         n_prompt: usize,
         n_context: usize,
+    },
+    /// Of pins that do not fit, in cells.
+    Pins {
+        n_needed: u32,
+        n_missing: u32,
+        n_context: u32,
     },
 }
 
@@ -114,6 +121,19 @@ impl ApiError {
         }
     }
 
+    pub(super) fn unknown_pin(name: &str) -> ApiError {
+        ApiError {
+            code: Some("unknown_pin"),
+            ..ApiError::new(StatusCode::NOT_FOUND, format!("there is no pin {name}; GET /hob/v1/pins lists them"))
+        }
+    }
+
+    /// `what` is for those who may change the house.
+    pub(super) fn not_from_elsewhere(what: &str) -> ApiError {
+        let message = format!("{what} can be asked for on hob's own machine alone");
+        ApiError { code: Some("not_from_elsewhere"), ..ApiError::new(StatusCode::FORBIDDEN, message) }
+    }
+
     pub(super) fn wrong_method(method: &str, path: &str) -> ApiError {
         ApiError {
             code: Some("method_not_allowed"),
@@ -157,6 +177,11 @@ impl ApiError {
         let mut error = json!({ "message": self.message, "type": kind, "param": self.param, "code": self.code });
         if let Some(Number::Length { n_prompt, n_context }) = self.number {
             error["n_prompt_tokens"] = n_prompt.into();
+            error["n_ctx"] = n_context.into();
+        }
+        if let Some(Number::Pins { n_needed, n_missing, n_context }) = self.number {
+            error["needed"] = n_needed.into();
+            error["missing"] = n_missing.into();
             error["n_ctx"] = n_context.into();
         }
         json!({ "error": error })
@@ -206,6 +231,32 @@ impl From<PlanFailure> for ApiError {
             PlanFailure::Prompt(error) => error.into(),
             PlanFailure::Busy => ApiError::busy("too many prompts are being planned", PLANNER_RETRY),
             PlanFailure::Stopped => ApiError::stopping(),
+            PlanFailure::File(_) => ApiError::failed(failure.to_string()),
+        }
+    }
+}
+
+impl From<PinFailure> for ApiError {
+    fn from(failure: PinFailure) -> ApiError {
+        let conflict =
+            |code, message: String| ApiError { code: Some(code), ..ApiError::new(StatusCode::CONFLICT, message) };
+        let error = match failure {
+            PinFailure::Plan(failure) => return failure.into(),
+            PinFailure::Pin(error) => error,
+        };
+        let message = error.to_string();
+        match error {
+            PinError::TooLarge(too_large) => {
+                let n = |cells: usize| u32::try_from(cells).unwrap_or(u32::MAX);
+                let (n_needed, n_missing) = (n(too_large.needed), n(too_large.missing));
+                let number = Some(Number::Pins { n_needed, n_missing, n_context: n(too_large.context) });
+                ApiError { number, ..conflict("pins_too_large", message) }
+            }
+            PinError::TooMany { .. } => conflict("too_many_pins", message),
+            PinError::Configured { .. } => conflict("configured_pin", message),
+            PinError::Anothers { .. } => conflict("anothers_pin", message),
+            PinError::Busy => ApiError::busy(&message, TELEMETRY_RETRY),
+            PinError::Stopped => ApiError::stopping(),
         }
     }
 }
@@ -217,7 +268,7 @@ impl From<PromptError> for ApiError {
             PromptError::UnknownModel { .. } => return ApiError::unknown_model(message),
             PromptError::Reserved { index, .. } => format!("messages[{index}]"),
             PromptError::ReservedElsewhere { place, .. } => place,
-            PromptError::Template { .. } => "messages".to_owned(),
+            PromptError::Template { .. } | PromptError::NoHead => "messages".to_owned(),
         };
         ApiError { param: Some(param), ..ApiError::body(message) }
     }

@@ -9,6 +9,7 @@ mod body;
 mod error;
 mod listener;
 mod openai;
+mod pins;
 mod ready;
 mod requests;
 mod routes;
@@ -20,9 +21,9 @@ use futures_util::future::BoxFuture;
 pub use listener::{BindError, Server};
 pub use openai::{BadBody, parse_chat};
 
-use crate::prompt::{PlanFailure, Planned, Spoken};
-use crate::request::Request;
-use crate::scheduler::{Status, Submission, SubmitError};
+use crate::prompt::{PinWish, PlanFailure, Planned, Spoken};
+use crate::request::{Owner, Request};
+use crate::scheduler::{Forgotten, PinError, Status, Submission, SubmitError};
 use crate::sources::Readings;
 use crate::telemetry::{ReadError, RequestRow, Wanted};
 
@@ -38,6 +39,15 @@ pub trait House: Send + Sync + 'static {
     fn submit(&self, submission: Submission) -> Result<(), SubmitError>;
 
     fn status(&self) -> Status;
+
+    /// Keeps warm what `wish` says, from now on and after a restart.
+    fn pin(&self, wish: PinWish) -> BoxFuture<'_, Result<(), PinFailure>>;
+
+    /// Ends that; `owner`: whose it must be. `false`: there is no such pin.
+    fn unpin(&self, name: String, owner: Option<Owner>) -> BoxFuture<'_, Result<bool, PinFailure>>;
+
+    /// Forgets what `whose` client left; `None`: what any client did. What is the house's stays.
+    fn forget(&self, whose: Option<Owner>) -> BoxFuture<'_, Result<Forgotten, PinFailure>>;
 
     /// What telemetry holds of earlier requests, newest first.
     fn requests(&self, wanted: Wanted) -> BoxFuture<'_, Result<Vec<RequestRow>, ReadError>>;
@@ -55,4 +65,13 @@ pub trait House: Send + Sync + 'static {
 
     /// Tokens in the model's vocabulary.
     fn n_vocab(&self) -> usize;
+}
+
+/// Why a pin was not taken in or taken away.
+#[derive(Debug, thiserror::Error)]
+pub enum PinFailure {
+    #[error(transparent)]
+    Plan(#[from] PlanFailure),
+    #[error(transparent)]
+    Pin(#[from] PinError),
 }

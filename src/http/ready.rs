@@ -1,4 +1,4 @@
-//! What can be seen of the house: whether it is ready, its pins, its cells.
+//! What can be seen of the house: whether it is ready, its cells.
 //!
 //! *Ready* means that each pin is warm, so that the first question is as fast as the hundredth; after
 //! `server.start_wait` a house that is still warming says 200 with `degraded`, since slow answers beat none.
@@ -31,22 +31,6 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
         body["live"] = live.into();
     }
     (code, json_response(&body)).into_response()
-}
-
-pub(super) async fn pins(State(app): State<Arc<App>>) -> Response {
-    let pins: Vec<Value> = app
-        .house
-        .status()
-        .pins
-        .iter()
-        .map(|pin| {
-            let mut value = pin_progress(pin);
-            value["hits"] = pin.n_hits.into();
-            value["reused"] = pin.n_reused.into();
-            value
-        })
-        .collect();
-    json_response(&json!({ "pins": pins }))
 }
 
 pub(super) async fn cache(State(app): State<Arc<App>>) -> Response {
@@ -91,6 +75,6 @@ fn failing(readings: &Readings) -> Vec<Value> {
     readings.0.iter().flat_map(of_group).collect()
 }
 
-fn pin_progress(pin: &PinStatus) -> Value {
+pub(super) fn pin_progress(pin: &PinStatus) -> Value {
     json!({ "name": pin.name, "tokens": pin.n_tokens, "done": pin.n_done, "warm": pin.is_warm })
 }

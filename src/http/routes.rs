@@ -10,13 +10,13 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, Method, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
 use super::answer::{App, RequestId};
 use super::error::{ApiError, LogText};
-use super::{openai, ready, requests};
+use super::{openai, pins, ready, requests};
 
 pub(super) fn router(app: Arc<App>) -> Router {
     Router::new()
@@ -25,7 +25,9 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(model))
         .route("/health", get(health))
         .route("/ready", get(ready::ready))
-        .route("/hob/v1/pins", get(ready::pins))
+        .route("/hob/v1/pins", get(pins::pins).post(pins::add))
+        .route("/hob/v1/pins/{name}", delete(pins::remove))
+        .route("/hob/v1/forget", post(pins::forget))
         .route("/hob/v1/cache", get(ready::cache))
         .route("/hob/v1/requests", get(requests::requests))
         .route("/hob/v1/requests/{id}", get(requests::request))

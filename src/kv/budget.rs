@@ -4,7 +4,7 @@
 //! `reserved ≤ free + evictable`.
 
 use crate::engine::SeqId;
-use crate::request::Token;
+use crate::request::{Owner, Token};
 
 /// Sequence ids that are free, and those of running sequences; the rest stand on leaves.
 #[derive(Debug)]
@@ -97,9 +97,14 @@ pub struct PinsTooLarge {
 /// an answer, plus 256 for a short question.
 pub const LEFT_FOR_REQUESTS: usize = 512;
 
-/// Whether pins fit into a context of `n_cells`. `are_shared`: whether what they have in common is held once.
-pub fn check_pins(pins: &[&[Token]], n_cells: usize, are_shared: bool) -> Result<usize, PinsTooLarge> {
-    let needed = if are_shared { union_len(pins) } else { pins.iter().map(|pin| pin.len()).sum() };
+/// Whether pins fit into a context of `n_cells`. `are_shared`: whether what one owner's have in common is held once.
+pub fn check_pins(pins: &[(Owner, &[Token])], n_cells: usize, are_shared: bool) -> Result<usize, PinsTooLarge> {
+    let of = |owner| pins.iter().filter(move |pin| pin.0 == owner).map(|pin| pin.1).collect::<Vec<_>>();
+    let is_first = |index: &usize| pins[..*index].iter().all(|before| before.0 != pins[*index].0);
+    let needed = match are_shared {
+        true => (0..pins.len()).filter(is_first).map(|index| union_len(&of(pins[index].0))).sum::<usize>(),
+        false => pins.iter().map(|pin| pin.1.len()).sum(),
+    };
     match (needed + LEFT_FOR_REQUESTS).checked_sub(n_cells) {
         None | Some(0) => Ok(needed),
         Some(_) if pins.is_empty() => Ok(0),
@@ -138,14 +143,17 @@ mod tests {
     #[test]
     fn pins_that_do_not_fit_are_refused_with_the_missing_number() {
         let pin = tokens(&"x".repeat(600));
-        assert_eq!(check_pins(&[&pin], 600 + LEFT_FOR_REQUESTS, true), Ok(600));
-        let error = check_pins(&[&pin], 1000, true).unwrap_err();
+        assert_eq!(check_pins(&[(Owner::Public, &pin)], 600 + LEFT_FOR_REQUESTS, true), Ok(600));
+        let error = check_pins(&[(Owner::Public, &pin)], 1000, true).unwrap_err();
         assert_eq!(error.missing, 112);
         assert_eq!(
             error.to_string(),
             "pins need 600 cells and 512 must stay for requests, the context has 1000: 112 too few"
         );
-        assert_eq!(check_pins(&[&pin, &pin], 1112, true), Ok(600));
-        assert!(check_pins(&[&pin, &pin], 1112, false).is_err());
+        let twice: [(Owner, &[Token]); 2] = [(Owner::Public, &pin), (Owner::Public, &pin)];
+        assert_eq!(check_pins(&twice, 1112, true), Ok(600));
+        assert!(check_pins(&twice, 1112, false).is_err());
+        let of_two = [(Owner::Public, &*pin), (Owner::Private([1; 32]), &*pin)];
+        assert_eq!(check_pins(&of_two, 1200, true).unwrap_err().needed, 1200, "each may be held by itself");
     }
 }

@@ -78,6 +78,8 @@ pub enum EvictionCause {
     Ids,
     /// Nobody came back for a while, and idle cells slow every step.
     Idle,
+    /// Its owner is to be forgotten.
+    Forgotten,
 }
 
 impl EvictionCause {
@@ -86,6 +88,7 @@ impl EvictionCause {
             EvictionCause::Cells => "cells",
             EvictionCause::Ids => "ids",
             EvictionCause::Idle => "idle",
+            EvictionCause::Forgotten => "forgotten",
         }
     }
 }
@@ -377,19 +380,35 @@ impl Cache {
     }
 
     /// Ends a sequence; `tokens` are all its computed ones. What it computed stays findable and becomes evictable.
-    pub fn leave<E: Engine>(&mut self, engine: &mut E, mut standing: Standing, tokens: &[Token]) {
+    pub fn leave<E: Engine>(&mut self, engine: &mut E, standing: Standing, tokens: &[Token]) {
+        self.leave_for(engine, standing, tokens, false);
+    }
+
+    /// The same; `is_fleeting`: it is not expected again, nor saved.
+    pub fn leave_for<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        mut standing: Standing,
+        tokens: &[Token],
+        is_fleeting: bool,
+    ) {
         if let Err(error) = self.publish(engine, &mut standing, tokens) {
             error!(%error, seq = standing.seq.0, "publish");
         }
         self.n_reserved -= standing.n_reserved;
+        let reuse = if is_fleeting { Reuse::Never } else { Reuse::Once };
         let is_kept = match &mut self.store {
             Store::Tree(tree) => {
                 tree.unlock(standing.node);
-                tree.seq(standing.node) == Some(standing.seq)
+                let is_kept = tree.seq(standing.node) == Some(standing.seq);
+                if is_kept && is_fleeting {
+                    tree.set_reuse(standing.node, Reuse::Never);
+                }
+                is_kept
             }
             Store::Wholes(wholes) => {
                 self.n_private -= standing.n_private;
-                !tokens.is_empty() && wholes.keep(standing.owner, tokens.to_vec(), standing.seq, Reuse::Once)
+                !tokens.is_empty() && wholes.keep(standing.owner, tokens.to_vec(), standing.seq, reuse)
             }
         };
         self.ids.set_running(standing.seq, false);
@@ -450,7 +469,7 @@ impl Cache {
                 let Some((seq, priority)) = wholes.least_valuable(|whole| seconds(whole.tokens.len())) else {
                     return false;
                 };
-                if let Some(whole) = wholes.get(seq) {
+                if let Some(whole) = wholes.get(seq).filter(|whole| whole.reuse != Reuse::Never) {
                     let (owner, tokens, reuse) = (whole.owner, whole.tokens.clone(), whole.reuse);
                     self.save_whole(engine, owner, seq, &tokens, 0, reuse);
                 }
@@ -492,6 +511,32 @@ impl Cache {
             self.free_id(engine, evicted.seq);
         }
         self.evictions.push((evicted.n_cells, cause));
+    }
+
+    /// Evicts, without saving it, what owners that are meant left and nobody stands on; the number of cells.
+    pub fn forget<E: Engine>(&mut self, engine: &mut E, is_meant: impl Fn(Owner) -> bool) -> usize {
+        let n_before = self.stored().0;
+        match &self.store {
+            Store::Tree(_) => {
+                while let Store::Tree(tree) = &mut self.store
+                    && let Some(leaf) = tree.leaf_of(&is_meant)
+                {
+                    tree.set_reuse(leaf.node, Reuse::Never);
+                    self.evict_leaf(engine, leaf, EvictionCause::Forgotten);
+                }
+            }
+            Store::Wholes(wholes) => {
+                for seq in wholes.of(&is_meant) {
+                    let Store::Wholes(wholes) = &mut self.store else { unreachable!("it was one above") };
+                    if let Some(whole) = wholes.take(seq) {
+                        self.evictions.push((whole.tokens.len(), EvictionCause::Forgotten));
+                        self.free_id(engine, seq);
+                    }
+                }
+            }
+        }
+        self.check();
+        n_before - self.stored().0
     }
 
     /// Lets go of what is saved below the cells and was not used since the last call but one. Gives the number of leaves.

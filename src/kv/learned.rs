@@ -26,6 +26,12 @@ pub struct Learned {
 type OwnerHash = [u8; 32];
 
 impl Learned {
+    /// Forgets the counts of owners that are meant.
+    pub fn forget(&mut self, is_meant: impl Fn(Owner) -> bool) {
+        self.counts.retain(|(owner, _), _| !is_meant(Owner::Private(*owner)));
+        self.order.retain(|(owner, _)| !is_meant(Owner::Private(*owner)));
+    }
+
     /// Counts a request; gives the length of the longest prefix of it that was seen often enough. `cuts` rise.
     pub fn see(&mut self, owner: Owner, tokens: &[Token], cuts: &[usize]) -> Option<usize> {
         let Owner::Private(owner) = owner else { return None };

@@ -352,7 +352,7 @@ impl Tiers {
         }
         if let Some(entry) = self.entries.get_mut(&key) {
             // Held already, on disk: now it lies in RAM, too. Another one under an equal key stays out.
-            if entry.header.tokens != header.tokens || entry.ram.is_some() {
+            if entry.header.tokens != header.tokens || entry.header.pieces != header.pieces || entry.ram.is_some() {
                 return false;
             }
             entry.ram = Some(pieces);
@@ -379,6 +379,14 @@ impl Tiers {
             self.remove(key, cause);
         }
         self.check();
+    }
+
+    /// Gives up all that `is_meant` says of its owner.
+    pub fn forget(&mut self, is_meant: impl Fn(Owner) -> bool) {
+        let meant = self.entries.iter().filter(|(_, entry)| is_meant(entry.header.owner));
+        for key in meant.map(|(&key, _)| key).collect::<Vec<_>>() {
+            self.lose(key, GoneCause::Removed);
+        }
     }
 
     /// Keeps at most the `n` longest wholes of `owner` that `path` goes through behind `from`.

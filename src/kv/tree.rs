@@ -385,6 +385,11 @@ impl Tree {
         idle.map(|(leaf, _)| leaf).find(|leaf| is_fit(leaf))
     }
 
+    /// A leaf that can be given up and whose owner is meant.
+    pub fn leaf_of(&self, is_meant: impl Fn(Owner) -> bool) -> Option<Leaf> {
+        self.evictable_leaves().find(|(_, node)| is_meant(node.owner)).map(|(leaf, _)| leaf)
+    }
+
     fn evictable_leaves(&self) -> impl Iterator<Item = (Leaf, &Node)> {
         let nodes = self.nodes.iter().enumerate().skip(1);
         let nodes = nodes.filter_map(|(place, node)| node.as_ref().map(|node| (NodeId(place), node)));

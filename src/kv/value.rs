@@ -17,12 +17,15 @@ pub enum Reuse {
     Once,
     /// This many times so far.
     Hits(u32),
+    /// Not at all: it was a job's in the background, or its client is to be forgotten.
+    Never,
 }
 
 impl Reuse {
     pub fn expected(self) -> f64 {
         match self {
             Reuse::Once => FIRST_REUSE,
+            Reuse::Never => 0.0,
             Reuse::Hits(n) => f64::from(n),
         }
     }
@@ -30,7 +33,7 @@ impl Reuse {
     /// It was used once more.
     pub fn hit(&mut self) {
         *self = match *self {
-            Reuse::Once => Reuse::Hits(1),
+            Reuse::Once | Reuse::Never => Reuse::Hits(1),
             Reuse::Hits(n) => Reuse::Hits(n.saturating_add(1)),
         };
     }
@@ -40,6 +43,7 @@ impl Reuse {
         match self {
             Reuse::Hits(_) => Reuse::Hits(1),
             Reuse::Once => Reuse::Once,
+            Reuse::Never => Reuse::Once,
         }
     }
 }

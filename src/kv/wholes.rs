@@ -81,6 +81,12 @@ impl Wholes {
         least.map(|(priority, _, seq)| (seq, priority))
     }
 
+    /// The unpinned ones of owners that are meant.
+    pub fn of(&self, is_meant: impl Fn(Owner) -> bool) -> Vec<SeqId> {
+        let meant = self.held.iter().filter(|whole| !whole.is_pinned && is_meant(whole.owner));
+        meant.map(|whole| whole.seq).collect()
+    }
+
     /// Takes out what `least_valuable` gave; what stays ages by it.
     pub fn evict(&mut self, seq: SeqId, priority: f64) -> Whole {
         self.clock.advance(priority);

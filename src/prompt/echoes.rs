@@ -126,7 +126,7 @@ impl Echoes {
 
     /// Forgets what `whose` was told; `None`: what anybody was.
     pub(super) fn forget(&mut self, whose: Option<Owner>) {
-        self.kept.retain(|echo| whose.is_some_and(|whose| whose != echo.owner));
+        self.kept.retain(|echo| whose.is_some_and(|whose| !whose.is_client_of(echo.owner)));
     }
 
     fn insert(&mut self, key: [u8; 32], owner: Owner, ids: Box<[Token]>) {

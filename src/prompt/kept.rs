@@ -85,11 +85,16 @@ impl Kept {
         self.save();
     }
 
-    /// Forgets what was learnt of `whose` prompts, in the file, too; `None`: of all.
+    /// Forgets what was learnt of the prompts of `whose` client, in the file, too; `None`: of all.
     pub(super) fn forget(&mut self, whose: Option<Owner>) {
         self.has_changed |= self.learnt.live.forget(whose);
         self.has_changed |= self.learnt.tools.forget(whose);
         self.save();
+    }
+
+    /// Whether what is in memory is not in the file, and should be.
+    pub(super) fn has_failed(&self) -> bool {
+        self.save_failed
     }
 
     pub(super) fn save(&mut self) {

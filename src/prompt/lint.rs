@@ -322,6 +322,7 @@ mod tests {
             client: Client { name: "test".into(), salt: None, dialect: Dialect::OpenAi },
             conversation: None,
             layout: None,
+            is_background: false,
         }
     }
 

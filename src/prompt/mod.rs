@@ -4,6 +4,7 @@
 //! cuts. One OS thread owns what it remembers: prepared templates, tokens of stretches, the profiles' heads, tool sets, what
 //! changes in clients' prompts. It computes nothing on the model and knows no HTTP.
 
+mod asked;
 mod calls;
 mod canonical;
 mod clock;
@@ -36,6 +37,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub use asked::PinWish;
 pub use documents::{Past, order as order_documents};
 pub use echoes::Spoken;
 pub use fallback::tools_text;
@@ -43,7 +45,7 @@ pub use house_live::{HouseLive, HouseReader, HouseValue};
 pub use landing::Landed;
 pub use live::{Cause, Moved, RecordId};
 pub use moment::Moment;
-pub use planner::{Layout, PinsSink, Planner};
+pub use planner::{Layout, PinsSink, Planner, forget_files};
 pub use regions::Region;
 pub use seen::{ToolsOrder, ToolsUse};
 
@@ -63,6 +65,9 @@ enum Command {
     Plan { request: Box<Request>, reply: oneshot::Sender<Result<Planned, PromptError>> },
     Remember(Box<Spoken>),
     Forget { whose: Option<Owner>, done: oneshot::Sender<()> },
+    Head { wish: Box<PinWish>, reply: oneshot::Sender<Result<Head, PromptError>> },
+    KeepPin { wish: Box<PinWish>, done: oneshot::Sender<Result<(), String>> },
+    RemovePin { name: String, owner: Option<Owner>, done: oneshot::Sender<Result<bool, String>> },
 }
 
 impl PlannerHandle {
@@ -93,6 +98,27 @@ impl PlannerHandle {
         is_done.await.map_err(|_| PlanFailure::Stopped)
     }
 
+    /// The tokens to keep warm for `wish`.
+    pub async fn head(&self, wish: PinWish) -> Result<Head, PlanFailure> {
+        let (reply, head) = oneshot::channel();
+        self.send(Command::Head { wish: Box::new(wish), reply })?;
+        head.await.map_err(|_| PlanFailure::Stopped)?.map_err(PlanFailure::Prompt)
+    }
+
+    /// Remembers `wish` over a restart; when it returns, it is in its file.
+    pub async fn keep_pin(&self, wish: PinWish) -> Result<(), PlanFailure> {
+        let (done, is_done) = oneshot::channel();
+        self.send(Command::KeepPin { wish: Box::new(wish), done })?;
+        is_done.await.map_err(|_| PlanFailure::Stopped)?.map_err(PlanFailure::File)
+    }
+
+    /// Forgets the pin called `name` that a client asked for; `owner`: whose it must be. `false`: there is none.
+    pub async fn remove_pin(&self, name: String, owner: Option<Owner>) -> Result<bool, PlanFailure> {
+        let (done, is_done) = oneshot::channel();
+        self.send(Command::RemovePin { name, owner, done })?;
+        is_done.await.map_err(|_| PlanFailure::Stopped)?.map_err(PlanFailure::File)
+    }
+
     fn send(&self, command: Command) -> Result<(), PlanFailure> {
         self.inbox.try_send(command).map_err(|error| match error {
             mpsc::TrySendError::Full(_) => PlanFailure::Busy,
@@ -110,6 +136,8 @@ pub enum PlanFailure {
     Busy,
     #[error("the planner has stopped")]
     Stopped,
+    #[error("pins cannot be remembered: {0}")]
+    File(String),
 }
 
 /// An assistant of the house, its files read.
@@ -214,11 +242,14 @@ impl Gain {
     }
 }
 
-/// What all requests to a profile begin with, as long as they bring no tools of their own.
+/// What all requests to a profile begin with, as long as they bring no tools of their own; or what a client wished to be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The profile's name.
+    /// The profile's name, or the one that its client gave.
     pub name: String,
+    pub owner: Owner,
+    /// It is a profile's.
+    pub is_configured: bool,
     pub prompt: TokenPrompt,
     pub sections: Vec<Section>,
 }
@@ -242,6 +273,8 @@ pub enum PromptError {
     ReservedElsewhere { place: String, code: u32 },
     #[error("the model's chat template refuses these messages: {reason}")]
     Template { reason: String },
+    #[error("no system text and no tools end in front of the conversation: there is nothing to pin")]
+    NoHead,
 }
 
 /// What a template says when it cannot render. Whatever it is, the messages led to it.

@@ -5,11 +5,12 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
+use super::asked::{PinWish, Wishes};
 use super::echoes::Calls;
 use super::heads::{Heads, Shown};
 use super::kept::Kept;
@@ -39,6 +40,7 @@ pub struct Planner {
     heads: Heads,
     layout: Layout,
     kept: Kept,
+    wishes: Wishes,
     house_live: HouseReader,
     /// The day that pins show, where the template prints one.
     pinned: Moment,
@@ -83,6 +85,7 @@ impl Planner {
             controls,
             layout: Layout { mode: LayoutMode::Off, n_context_tokens: usize::MAX, file: None },
             kept: Kept::load(None),
+            wishes: Wishes::default(),
             house_live: Box::new(|_| HouseLive::default()),
             pinned: Moment::now(),
             renew: None,
@@ -99,6 +102,12 @@ impl Planner {
     pub fn with_layout(mut self, layout: Layout) -> Planner {
         self.kept = Kept::load(layout.file.clone());
         self.layout = layout;
+        self
+    }
+
+    /// Reads from `file` which pins clients asked for, and keeps them there.
+    pub fn with_wishes(mut self, file: &Path) -> Planner {
+        self.wishes = Wishes::load(file);
         self
     }
 
@@ -342,6 +351,9 @@ impl Planner {
     /// Forgets what was kept of `whose` prompts and answers, in the layout's file, too; `None`: of all. It costs tokens.
     pub fn forget(&mut self, whose: Option<Owner>) {
         self.kept.forget(whose);
+        if let Err(error) = self.wishes.forget(whose) {
+            tracing::error!(%error, "pins that clients asked for are not forgotten");
+        }
         self.tokeniser.forget(whose);
         self.heads = Heads::new(self.controls.clone());
     }
@@ -372,12 +384,29 @@ impl Planner {
             }
             // The last is the pin's own end.
             if cuts.pop().is_some() {
-                pins.push(Head { name: house.name.clone(), prompt: TokenPrompt { tokens, cuts }, sections });
+                let (name, owner, prompt) = (house.name.clone(), Owner::Public, TokenPrompt { tokens, cuts });
+                pins.push(Head { name, owner, is_configured: true, prompt, sections });
             } else {
                 tracing::warn!(profile = house.name, "no control token ends this profile's head: it is not pinned");
             }
         }
+        // One that was made under another name of the model, say, must not keep the house from starting.
+        for wish in self.wishes.iter().cloned().collect::<Vec<_>>() {
+            match self.head(&wish, &self.pinned.clone()) {
+                Ok(head) => pins.push(head),
+                Err(error) => tracing::warn!(pin = wish.name, %error, "a pin is left out"),
+            }
+        }
         Ok(pins)
+    }
+
+    /// What to keep warm for `wish`: all that stays the same in front of its client's conversations.
+    pub fn head(&mut self, wish: &PinWish, now: &Moment) -> Result<Head, PromptError> {
+        let Planned { prompt, sections, .. } = self.plan(&wish.request(), now)?;
+        let TokenPrompt { mut tokens, mut cuts } = prompt;
+        tokens.truncate(cuts.pop().ok_or(PromptError::NoHead)?);
+        let prompt = TokenPrompt { tokens, cuts };
+        Ok(Head { name: wish.name.clone(), owner: wish.owner(), is_configured: false, prompt, sections })
     }
 
     /// The pins anew, if the template prints the date and it is another one than theirs. In `optimise` they keep theirs.
@@ -390,7 +419,9 @@ impl Planner {
     }
 
     fn follows_calendar(&self) -> bool {
-        self.landing.prints_date && !self.houses.is_empty() && self.layout.mode != LayoutMode::Optimise
+        self.landing.prints_date
+            && (!self.houses.is_empty() || self.wishes.iter().next().is_some())
+            && self.layout.mode != LayoutMode::Optimise
     }
 
     /// Gives new pins out where there are any.
@@ -434,6 +465,16 @@ impl Planner {
                     // Whoever asked may have gone; it is forgotten all the same.
                     let _ = done.send(());
                 }
+                Ok(Command::Head { wish, reply }) => {
+                    let now = (self.clock)();
+                    let _ = reply.send(self.head(&wish, &now));
+                }
+                Ok(Command::KeepPin { wish, done }) => {
+                    let _ = done.send(self.wishes.keep(*wish));
+                }
+                Ok(Command::RemovePin { name, owner, done }) => {
+                    let _ = done.send(self.wishes.remove(&name, owner));
+                }
                 Err(RecvTimeoutError::Timeout) => self.rest(&(self.clock)()),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -451,6 +492,17 @@ impl Planner {
         }
         Ok(found)
     }
+}
+
+/// Forgets, in the files that outlive the daemon, what was kept of the prompts of `whose` client; `None`: of all. For when no
+/// daemon runs.
+pub fn forget_files(layout: &Path, wishes: &Path, whose: Option<Owner>) -> Result<(), String> {
+    let mut kept = Kept::load(Some(layout.to_owned()));
+    kept.forget(whose);
+    if kept.has_failed() {
+        return Err(format!("{} cannot be written", layout.display()));
+    }
+    Wishes::load(wishes).forget(whose).map(drop)
 }
 
 /// Tokens in front of the conversation's turns.

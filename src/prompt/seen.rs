@@ -152,7 +152,7 @@ impl SeenTools {
     pub(super) fn forget(&mut self, whose: Option<Owner>) -> bool {
         let owner = whose.map(owner_digest);
         self.lists = Memo::new(LISTS_BYTES_MAX);
-        self.retain(|set| owner.is_some_and(|owner| owner != set.owner))
+        self.retain(|set| owner.is_some_and(|owner| !owner.is_client_of(set.owner)))
     }
 
     fn retain(&mut self, keeps: impl Fn(&Set) -> bool) -> bool {

@@ -1,15 +1,16 @@
 //! The file that what the planner learnt outlives a restart in.
 //!
-//! It is private text (R14): its folder is 0700 and the file 0600. It is written whole beside its place and renamed, and
-//! it is read whole or not at all: without it prompts cost more tokens, and are as true. What stands in it, `kept` knows.
+//! It is private text (R14). It is written and read whole or not at all: without it prompts cost more tokens, and are as true.
+//! What stands in it, `kept` knows.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::private::{create_folder, write_whole};
 
 /// Rises when the file's meaning changes.
 const HEAD: &str = "hob live 2";
@@ -27,34 +28,18 @@ pub(super) enum StoreError {
     Damaged { path: PathBuf, reason: String },
 }
 
-/// Writes `learnt` to `path`: temporary file, fsync, rename, fsync of the folder.
+/// Writes `learnt` to `path`.
 pub(super) fn save(path: &Path, learnt: &impl Serialize) -> Result<(), StoreError> {
     let failed = |error| StoreError::Io { path: path.to_path_buf(), error };
     let body = serde_json::to_vec(learnt).map_err(|error| failed(error.into()))?;
-    let folder = path.parent().unwrap_or(Path::new("."));
-    if !folder.as_os_str().is_empty() {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    if let Some(folder) = path.parent() {
+        create_folder(folder).map_err(failed)?;
     }
-    let temporary = path.with_extension("tmp");
-    // One that a crash left behind might have another mode.
-    match fs::remove_file(&temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).map_err(failed)?;
-    let written = writeln!(file, "{HEAD} {}", blake3::hash(&body).to_hex())
-        .and_then(|()| file.write_all(&body))
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&temporary, path));
-    if let Err(error) = written {
-        // Half a file is worth nothing; that it cannot be removed either says nothing new.
-        let _ = fs::remove_file(&temporary);
-        return Err(failed(error));
-    }
-    if !folder.as_os_str().is_empty() {
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
-    }
-    Ok(())
+    let written = write_whole(path, |file| {
+        writeln!(file, "{HEAD} {}", blake3::hash(&body).to_hex())?;
+        file.write_all(&body)
+    });
+    written.map_err(failed)
 }
 
 /// What `save` wrote to `path`; nothing if there is no file.

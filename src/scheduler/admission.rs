@@ -13,8 +13,8 @@ use super::restoring::Restoring;
 use super::sequence::{Follows, GROWTH, Running, Sequence, Work};
 use super::step::Scheduler;
 use crate::engine::Engine;
-use crate::kv::{Restorable, Standing, check_pins};
-use crate::request::{CacheUse, Finish, MissCause, Token};
+use crate::kv::{Restorable, Standing};
+use crate::request::{CacheUse, Finish, MissCause};
 use crate::telemetry::{MissedRecord, Record};
 
 /// A request follows another that is computing its next tokens if that saves at least this many. Fewer than a third of a
@@ -132,7 +132,7 @@ impl<E: Engine> Scheduler<E> {
             return None;
         }
         if self.cache.is_shared()
-            && let Some(pin) = self.pins.cold_prefix_of(&sequence.tokens)
+            && let Some(pin) = self.pins.cold_prefix_of(sequence.owner, &sequence.tokens)
         {
             self.start_warming(pin);
         }
@@ -218,6 +218,7 @@ impl<E: Engine> Scheduler<E> {
         );
         if let Work::Answer(answer) = &sequence.work
             && answer.cache.is_none()
+            && !sequence.is_background
         {
             let files = self.cache.touch(&standing, sequence.reusable());
             if let Some(disk) = &self.savings.disk {
@@ -250,7 +251,7 @@ impl<E: Engine> Scheduler<E> {
                 (self.record)(Record::Missed(MissedRecord { n_tokens, n_more_bytes }));
             }
             answer.admit(CacheUse { n_prompt, n_cached, n_restored, cause }, Instant::now());
-            self.pins.count_hit(&sequence.tokens, n_cached);
+            self.pins.count_hit(sequence.owner, &sequence.tokens, n_cached);
         }
     }
 
@@ -279,9 +280,9 @@ impl<E: Engine> Scheduler<E> {
     /// Starts to warm a cold pin, if it fits without taking anything from running sequences.
     fn start_warming(&mut self, index: usize) -> bool {
         let pin = self.pins.start(index);
-        let (tokens, cuts) = (pin.prompt.tokens.clone(), pin.prompt.cuts.clone());
+        let (owner, prompt) = (pin.owner, pin.prompt.clone());
         self.next_key += 1;
-        let mut sequence = Sequence::warming(self.next_key, index, tokens, cuts);
+        let mut sequence = Sequence::warming(self.next_key, index, owner, prompt);
         let n_hit = self.cache.find(sequence.owner, &sequence.tokens);
         let found = self.cache.restorable(sequence.owner, &sequence.tokens);
         let restorable = found.filter(|found| found.is_faster);
@@ -340,22 +341,17 @@ impl<E: Engine> Scheduler<E> {
     /// Puts `new` pins in place of those with the same names. Those that would not fit are refused as a whole.
     pub(super) fn repin(&mut self, new: Vec<Pin>) {
         let pins = self.pins.with(&new);
-        let tokens: Vec<&[Token]> = pins.iter().map(|pin| pin.prompt.tokens.as_slice()).collect();
-        if let Err(error) = check_pins(&tokens, self.cache.cells().total, self.cache.is_shared()) {
+        if let Err(error) = super::pins::check(&pins, &self.engine.limits()) {
             error!(%error, "new pins do not fit: the old ones stay");
             return;
         }
         for index in self.pins.differing(&pins) {
-            // One that is being computed is another's work now.
-            let is_warming = |running: &Running<_>| matches!(running.sequence.work, Work::Warm(pin) if pin == index);
-            if let Some(running_idx) = self.running.iter().position(is_warming) {
-                self.park(running_idx);
-            }
+            self.free_pin(index);
             if let Some(pinned) = self.pins.replace(index, pins[index].clone()) {
                 self.cache.unpin(pinned);
             }
         }
-        self.cache.tiers().keep_pins(&self.pins.prefixes());
+        self.settle_pins();
     }
 
     /// Gives all warm pins up, so that their cells can be evicted. They are warmed again when nothing else is to do.
@@ -378,7 +374,7 @@ impl<E: Engine> Scheduler<E> {
         sequence.restoring = None;
         let n_past = standing.n_past();
         debug!(key = sequence.key, n_past, "parked");
-        self.cache.leave(&mut self.engine, standing, &sequence.tokens[..n_past]);
+        self.cache.leave_for(&mut self.engine, standing, &sequence.tokens[..n_past], sequence.is_background);
         match sequence.work {
             Work::Warm(pin) => self.pins.set_cold(pin),
             Work::Answer(_) => self.parked.push_back(sequence),

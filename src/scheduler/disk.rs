@@ -2,6 +2,7 @@
 
 use crate::engine::Limits;
 use crate::kv::{Budgets, Segment, SegmentKey};
+use crate::request::Owner;
 use crate::snapshots::{Busy, Reporter, SnapshotsHandle};
 
 /// Where segments go that outlive the daemon. Each answer comes as a `snapshots::Report` to the scheduler's inbox; the first one
@@ -12,6 +13,8 @@ pub trait Disk: Send {
     fn remove(&self, key: SegmentKey) -> Result<(), Busy>;
     /// It was of use now.
     fn touch(&self, key: SegmentKey);
+    /// All files of `owner`'s client go; `None`: of all clients.
+    fn forget(&self, owner: Option<Owner>) -> Result<(), Busy>;
 }
 
 impl Disk for SnapshotsHandle {
@@ -29,6 +32,10 @@ impl Disk for SnapshotsHandle {
 
     fn touch(&self, key: SegmentKey) {
         SnapshotsHandle::touch(self, key);
+    }
+
+    fn forget(&self, owner: Option<Owner>) -> Result<(), Busy> {
+        SnapshotsHandle::forget(self, owner)
     }
 }
 

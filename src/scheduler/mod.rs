@@ -2,14 +2,16 @@
 //!
 //! A *step* is one `decode` call: a token for every decoding sequence, then prefill chunks under the token budget.
 //! This file is the door: what others send in and what they can watch. It decides nothing. Inside, `batch` (who joins a
-//! step) and `emission` (what text may leave) are pure, `sequence` is one request's life, `pins` their state, `admission`
-//! says who runs, `saving` and `restoring` copy out of the cells and back beside the steps, `disk` is the door to files, `step` is
+//! step) and `emission` (what text may leave) are pure, `sequence` is one request's life, `pins` their state, `pinning` how they come and go, `admission`
+//! says who runs, `saving` and `restoring` copy out of the cells and back beside the steps, `disk` is the door to files, `forgetting` what goes on demand, `step` is
 //! the loop.
 
 mod admission;
 mod batch;
 mod disk;
 mod emission;
+mod forgetting;
+mod pinning;
 mod pins;
 mod restoring;
 mod saving;
@@ -25,16 +27,17 @@ use std::sync::mpsc::{self, TrySendError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc as async_mpsc, watch};
+use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 
 pub use self::disk::{Disk, Lower, OpenLower, Opened};
-use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Memory, Model, Threads};
+pub use self::forgetting::Forgotten;
+use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Model, Threads};
 use crate::kv::budget::n_seq_max;
 use crate::kv::learned::Learned;
 use crate::kv::tiers::{Held, Tiers};
 pub use crate::kv::{Budgets, Cells};
-use crate::kv::{Cache, PinsTooLarge, check_pins};
-use crate::request::{Event, Owner, Sampling, Token, TokenPrompt};
+use crate::kv::{Cache, PinsTooLarge};
+use crate::request::{Event, Owner, Sampling, TokenPrompt};
 use crate::snapshots::Report;
 use crate::telemetry::Record;
 
@@ -46,6 +49,8 @@ pub struct Submission {
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
     pub owner: Owner,
+    /// What it leaves is never saved, and is the first to be evicted.
+    pub is_background: bool,
     /// When the request was read: TTFT counts from here.
     pub received: Instant,
     /// What telemetry should know of it; the scheduler only passes it on.
@@ -59,6 +64,34 @@ pub struct Submission {
 pub struct Pin {
     pub name: String,
     pub prompt: TokenPrompt,
+    /// Whose requests may stand on it.
+    pub owner: Owner,
+    /// The configuration names it: it is not taken away, and a start without room for it is refused.
+    pub is_configured: bool,
+}
+
+impl Pin {
+    /// A configured one, which everybody may use.
+    pub fn of_house(name: impl Into<String>, prompt: TokenPrompt) -> Pin {
+        Pin { name: name.into(), prompt, owner: Owner::Public, is_configured: true }
+    }
+}
+
+/// Why a pin was not taken in or taken away.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PinError {
+    #[error(transparent)]
+    TooLarge(#[from] PinsTooLarge),
+    #[error("{n_pins} pins are as many as the context has sequences for, beside its answers: remove one first")]
+    TooMany { n_pins: usize },
+    #[error("the pin {name} is a profile's: it is changed in the configuration")]
+    Configured { name: String },
+    #[error("the pin {name} is another owner's: it has to be removed first, or another name taken")]
+    Anothers { name: String },
+    #[error("the disk does not keep up: ask again in a moment")]
+    Busy,
+    #[error("hob is stopping")]
+    Stopped,
 }
 
 /// What can be seen from outside; published after each step that changed it.
@@ -86,9 +119,15 @@ pub struct Status {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinStatus {
     pub name: String,
+    pub is_configured: bool,
+    pub is_public: bool,
     pub n_tokens: usize,
     pub n_done: usize,
     pub is_warm: bool,
+    /// Where it would come from now: `cells`, `ram`, `disk`, or `none`.
+    pub tier: &'static str,
+    /// Since when it is pinned, in this run of the daemon.
+    pub since: Instant,
     /// Warming failed too often to be tried again: `/ready` says `degraded` after `start_wait`.
     pub has_failed: bool,
     /// Requests that stood on it, and tokens they did not compute.
@@ -137,6 +176,20 @@ pub(crate) enum Command {
     Disk(Report),
     /// Pins that stand in place of those with the same names.
     Repin(Vec<Pin>),
+    Pin {
+        pin: Box<Pin>,
+        done: oneshot::Sender<Result<(), PinError>>,
+    },
+    Unpin {
+        name: String,
+        /// `None`: whoever asks may take away any.
+        owner: Option<Owner>,
+        done: oneshot::Sender<Result<bool, PinError>>,
+    },
+    Forget {
+        whose: Option<Owner>,
+        done: oneshot::Sender<Result<Forgotten, PinError>>,
+    },
     Stop,
 }
 
@@ -187,10 +240,36 @@ impl SchedulerHandle {
         let _ = self.inbox.send(Command::Repin(pins));
     }
 
+    /// Takes `pin` in, in place of one of its owner's with the same name; it is warmed when there is time.
+    pub async fn pin(&self, pin: Pin) -> Result<(), PinError> {
+        let (done, answer) = oneshot::channel();
+        self.command(Command::Pin { pin: Box::new(pin), done })?;
+        answer.await.map_err(|_| PinError::Stopped)?
+    }
+
+    /// Takes the pin called `name` away; `false`: there is none. `owner`: whose it must be.
+    pub async fn unpin(&self, name: String, owner: Option<Owner>) -> Result<bool, PinError> {
+        let (done, answer) = oneshot::channel();
+        self.command(Command::Unpin { name, owner, done })?;
+        answer.await.map_err(|_| PinError::Stopped)?
+    }
+
+    /// Forgets what `whose` client left; `None`: what any client did. What is the house's stays.
+    pub async fn forget(&self, whose: Option<Owner>) -> Result<Forgotten, PinError> {
+        let (done, answer) = oneshot::channel();
+        self.command(Command::Forget { whose, done })?;
+        answer.await.map_err(|_| PinError::Stopped)?
+    }
+
     /// Ends all answers and the thread.
     pub fn stop(&self) {
         // A closed inbox means that it has stopped already.
         let _ = self.inbox.send(Command::Stop);
+    }
+
+    /// Such commands are few, and the inbox has room for more than the queue.
+    fn command(&self, command: Command) -> Result<(), PinError> {
+        self.inbox.send(command).map_err(|_| PinError::Stopped)
     }
 
     fn busy(&self) -> SubmitError {
@@ -258,11 +337,20 @@ fn open<M: Model>(
     };
     let engine = model.open(&context)?;
     let limits = engine.limits();
-    let pinned: Vec<&[Token]> = options.pins.iter().map(|pin| pin.prompt.tokens.as_slice()).collect();
-    check_pins(&pinned, limits.n_cells, limits.memory == Memory::Rewindable).map_err(|too_large| {
+    let (pins, asked) = options.pins.into_iter().partition(|pin: &Pin| pin.is_configured);
+    let mut pins: Vec<Pin> = pins;
+    pins::check(&pins, &limits).map_err(|too_large| {
         let missing_bytes = too_large.missing as u64 * facts.kv_bytes_per_token(options.kv_type);
         StartError::Pins { too_large, missing_bytes }
     })?;
+    // What a client asked for once must not keep the house from starting.
+    for pin in asked {
+        let name = pin.name.clone();
+        match pins::joined(&pins, pin, options.parallel, &limits) {
+            Ok(joined) => pins = joined,
+            Err(error) => tracing::warn!(pin = name, %error, "a pin is left out"),
+        }
+    }
     let lower = (options.open_lower)(&Opened { limits, saved_form: engine.saved_form() }, reports);
     let cache = Cache::new(limits.n_cells, limits.n_seq_max, limits.memory);
     let bytes_per_token = facts.kv_bytes_per_token(options.kv_type);
@@ -277,7 +365,7 @@ fn open<M: Model>(
         running: Vec::new(),
         parked: VecDeque::new(),
         waiting: VecDeque::new(),
-        pins: pins::Pins::new(options.pins),
+        pins: pins::Pins::new(pins),
         parallel: options.parallel,
         n_waiting,
         status,

@@ -3,9 +3,12 @@
 //! A *pin* is a prefix that the house keeps. It is computed in the background of traffic; it gives its cells up only when a
 //! request cannot be admitted otherwise, and is warmed again when there is nothing else to do.
 
-use super::{Pin, PinStatus};
-use crate::kv::Pinned;
-use crate::request::Token;
+use std::time::Instant;
+
+use super::{Pin, PinError, PinStatus};
+use crate::engine::{Limits, Memory};
+use crate::kv::{Pinned, PinsTooLarge, check_pins};
+use crate::request::{Owner, Token};
 
 /// A pin that failed to warm this often is left alone: the step fails for a reason that trying again does not mend.
 const TRIES: u32 = 3;
@@ -20,6 +23,13 @@ struct Entry {
     n_failures: u32,
     n_hits: u64,
     n_reused: u64,
+    since: Instant,
+}
+
+impl Entry {
+    fn new(pin: Pin) -> Entry {
+        Entry { pin, state: State::Cold, n_failures: 0, n_hits: 0, n_reused: 0, since: Instant::now() }
+    }
 }
 
 enum State {
@@ -30,8 +40,7 @@ enum State {
 
 impl Pins {
     pub(super) fn new(pins: Vec<Pin>) -> Pins {
-        let entry = |pin| Entry { pin, state: State::Cold, n_failures: 0, n_hits: 0, n_reused: 0 };
-        Pins { pins: pins.into_iter().map(entry).collect() }
+        Pins { pins: pins.into_iter().map(Entry::new).collect() }
     }
 
     /// The next pin to warm; `None` while another one is.
@@ -40,20 +49,44 @@ impl Pins {
         if is_warming { None } else { self.next_cold() }
     }
 
-    /// The longest cold pin that `tokens` begin with: computed for the house first, it serves this request, too.
-    pub(super) fn cold_prefix_of(&self, tokens: &[Token]) -> Option<usize> {
+    /// The longest cold pin that `tokens` of `owner` begin with: computed for the house first, it serves this request, too.
+    pub(super) fn cold_prefix_of(&self, owner: Owner, tokens: &[Token]) -> Option<usize> {
         let is_cold = |entry: &Entry| matches!(entry.state, State::Cold) && entry.n_failures < TRIES;
         let cold = self.pins.iter().enumerate().filter(|(_, entry)| is_cold(entry));
         let prefixes = cold.filter(|(_, entry)| {
             let pin = &entry.pin.prompt.tokens;
-            pin.len() < tokens.len() && tokens.starts_with(pin)
+            owner.may_see(entry.pin.owner) && pin.len() < tokens.len() && tokens.starts_with(pin)
         });
         prefixes.max_by_key(|(_, entry)| entry.pin.prompt.tokens.len()).map(|(index, _)| index)
     }
 
-    /// The tokens of all pins.
-    pub(super) fn prefixes(&self) -> Vec<&[Token]> {
-        self.pins.iter().map(|entry| entry.pin.prompt.tokens.as_slice()).collect()
+    /// The owners and tokens of all pins.
+    pub(super) fn prefixes(&self) -> Vec<(Owner, &[Token])> {
+        self.pins.iter().map(|entry| (entry.pin.owner, entry.pin.prompt.tokens.as_slice())).collect()
+    }
+
+    pub(super) fn all(&self) -> Vec<Pin> {
+        self.pins.iter().map(|entry| entry.pin.clone()).collect()
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<(usize, &Pin)> {
+        self.pins.iter().map(|entry| &entry.pin).enumerate().find(|(_, pin)| pin.name == name)
+    }
+
+    pub(super) fn push(&mut self, pin: Pin) {
+        self.pins.push(Entry::new(pin));
+    }
+
+    /// Takes the cold or warm pin at `index` out, and those behind it move up; gives what it holds, for the caller to unpin.
+    pub(super) fn remove(&mut self, index: usize) -> Option<Pinned> {
+        match self.pins.remove(index).state {
+            State::Warm(pinned) => Some(pinned),
+            State::Cold | State::Warming { .. } => None,
+        }
+    }
+
+    pub(super) fn is_warm(&self, index: usize) -> bool {
+        matches!(self.pins[index].state, State::Warm(_))
     }
 
     /// Marks a cold pin as warming and gives it.
@@ -77,9 +110,9 @@ impl Pins {
         }
     }
 
-    pub(super) fn set_warm(&mut self, index: usize, pinned: Pinned) -> &str {
+    pub(super) fn set_warm(&mut self, index: usize, pinned: Pinned) -> &Pin {
         self.pins[index].state = State::Warm(pinned);
-        &self.pins[index].pin.name
+        &self.pins[index].pin
     }
 
     /// Warming was interrupted; it begins again later, from what is still held.
@@ -125,17 +158,18 @@ impl Pins {
     }
 
     /// Counts a request whose prompt begins with a pin it did not have to compute.
-    pub(super) fn count_hit(&mut self, tokens: &[Token], n_cached: usize) {
+    pub(super) fn count_hit(&mut self, owner: Owner, tokens: &[Token], n_cached: usize) {
         for entry in &mut self.pins {
             let pin = &entry.pin.prompt.tokens;
-            if pin.len() <= n_cached && tokens.starts_with(pin) {
+            if owner.may_see(entry.pin.owner) && pin.len() <= n_cached && tokens.starts_with(pin) {
                 entry.n_hits += 1;
                 entry.n_reused += pin.len() as u64;
             }
         }
     }
 
-    pub(super) fn statuses(&self) -> Vec<PinStatus> {
+    /// `tier` tells where what is not in the cells lies.
+    pub(super) fn statuses(&self, tier: impl Fn(Owner, &[Token]) -> &'static str) -> Vec<PinStatus> {
         let status = |entry: &Entry| {
             let n_tokens = entry.pin.prompt.tokens.len();
             let (n_done, is_warm) = match entry.state {
@@ -145,9 +179,13 @@ impl Pins {
             };
             PinStatus {
                 name: entry.pin.name.clone(),
+                is_configured: entry.pin.is_configured,
+                is_public: entry.pin.owner == Owner::Public,
                 n_tokens,
                 n_done,
                 is_warm,
+                tier: if is_warm { "cells" } else { tier(entry.pin.owner, &entry.pin.prompt.tokens) },
+                since: entry.since,
                 has_failed: !is_warm && entry.n_failures >= TRIES,
                 n_hits: entry.n_hits,
                 n_reused: entry.n_reused,
@@ -155,4 +193,27 @@ impl Pins {
         };
         self.pins.iter().map(status).collect()
     }
+}
+
+/// Whether all fit into the cells. Only one owner's pins are sure to share what they have in common.
+pub(super) fn check(pins: &[Pin], limits: &Limits) -> Result<(), PinsTooLarge> {
+    let tokens: Vec<(Owner, &[Token])> = pins.iter().map(|pin| (pin.owner, pin.prompt.tokens.as_slice())).collect();
+    check_pins(&tokens, limits.n_cells, limits.memory == Memory::Rewindable).map(drop)
+}
+
+/// `pins` with `pin` behind them or in the place of the one with its name, if they fit into cells and ids together.
+pub(super) fn joined(pins: &[Pin], pin: Pin, parallel: usize, limits: &Limits) -> Result<Vec<Pin>, PinError> {
+    let mut joined = pins.to_vec();
+    match joined.iter_mut().find(|other| other.name == pin.name) {
+        Some(other) if other.is_configured => return Err(PinError::Configured { name: pin.name }),
+        Some(other) if !other.owner.is_client_of(pin.owner) => return Err(PinError::Anothers { name: pin.name }),
+        Some(other) => *other = pin,
+        None => joined.push(pin),
+    }
+    check(&joined, limits)?;
+    // An answer may need two ids, and what is being warmed one.
+    if joined.len() + 2 * parallel + 1 > limits.n_seq_max {
+        return Err(PinError::TooMany { n_pins: pins.len() });
+    }
+    Ok(joined)
 }

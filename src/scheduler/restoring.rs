@@ -11,7 +11,7 @@ use super::sequence::{Running, Work};
 use super::step::Scheduler;
 use crate::engine::Engine;
 use crate::kv::tiers::GoneCause;
-use crate::kv::{Restorable, Restored, Segment, SegmentKey};
+use crate::kv::{Header, Restorable, Restored, Segment, SegmentKey};
 use crate::request::MissCause;
 use crate::telemetry::{Record, RestoreRecord};
 
@@ -147,7 +147,8 @@ impl<E: Engine> Scheduler<E> {
             return;
         }
         // A file is what its own header says; it must be what the index says, too.
-        if self.cache.tiers().header(key).is_none_or(|header| header.tokens != segment.header.tokens) {
+        let is_same = |known: &Header| known.tokens == segment.header.tokens && known.pieces == segment.header.pieces;
+        if !self.cache.tiers().header(key).is_some_and(is_same) {
             return self.take_read_failed(key);
         }
         self.cache.tiers().bring_back(&segment, &speeds);

@@ -36,8 +36,8 @@ const SWEEP_WAIT: Duration = Duration::from_secs(30);
 pub(super) struct Savings {
     pub(super) disk: Option<Box<dyn Disk>>,
     queue: VecDeque<Saving>,
-    /// Prefixes to keep as learned as soon as they are saved.
-    to_learn: VecDeque<(Owner, Vec<Token>)>,
+    /// Prefixes to keep as learned or pinned as soon as they are saved.
+    to_keep: VecDeque<(Owner, Vec<Token>, Kept)>,
     to_write: VecDeque<SegmentKey>,
     to_remove: VecDeque<SegmentKey>,
     writing: Option<SegmentKey>,
@@ -51,6 +51,15 @@ impl Savings {
     pub(super) fn new(disk: Option<Box<dyn Disk>>) -> Savings {
         let sweep_until = disk.as_ref().map(|_| Instant::now() + SWEEP_WAIT);
         Savings { disk, sweep_until, ..Savings::default() }
+    }
+
+    /// Gives up what waits to be saved of owners that are meant; the caller drops it.
+    pub(super) fn forget(&mut self, is_meant: impl Fn(Owner) -> bool) -> Vec<Saving> {
+        self.to_keep.retain(|(owner, ..)| !is_meant(*owner));
+        let is_kept = |saving: &Saving| !is_meant(saving.owner());
+        let (kept, dropped) = std::mem::take(&mut self.queue).into_iter().partition::<Vec<_>, _>(is_kept);
+        self.queue = kept.into();
+        dropped
     }
 
     /// How long admission waits for what lies on disk; `None`: it does not.
@@ -91,7 +100,12 @@ impl<E: Engine> Scheduler<E> {
             return;
         }
         self.save_later(owner, prefix, cuts, Kept::Learned);
-        self.savings.to_learn.push_back((owner, prefix.to_vec()));
+        self.keep_when_saved(owner, prefix, Kept::Learned);
+    }
+
+    /// Whatever saved it, it is to be `kept`.
+    pub(super) fn keep_when_saved(&mut self, owner: Owner, prefix: &[Token], kept: Kept) {
+        self.savings.to_keep.push_back((owner, prefix.to_vec(), kept));
     }
 
     /// Copies one piece of what waits to be saved.
@@ -110,17 +124,20 @@ impl<E: Engine> Scheduler<E> {
                 self.savings.queue.pop_front();
                 self.savings.is_busy = true;
                 if self.savings.queue.is_empty() {
-                    self.keep_learned();
+                    self.keep_saved();
                 }
             }
         }
     }
 
-    fn keep_learned(&mut self) {
-        while let Some((owner, prefix)) = self.savings.to_learn.pop_front() {
-            let keys = self.cache.tiers().learn(owner, &prefix);
+    fn keep_saved(&mut self) {
+        while let Some((owner, prefix, kept)) = self.savings.to_keep.pop_front() {
+            let keys = match kept {
+                Kept::Pin => self.cache.tiers().keep_as_pin(owner, &prefix),
+                Kept::Learned | Kept::Private => self.cache.tiers().learn(owner, &prefix),
+            };
             if !keys.is_empty() {
-                info!(n_tokens = prefix.len(), "a prefix was learned");
+                info!(n_tokens = prefix.len(), kept = ?kept, "a prefix is kept");
             }
             self.savings.to_write.extend(keys);
         }
@@ -177,8 +194,7 @@ impl<E: Engine> Scheduler<E> {
                 if is_first {
                     let n_files = found.len();
                     self.cache.tiers().take_found(found);
-                    let pins = self.pins.prefixes();
-                    self.cache.tiers().keep_pins(&pins);
+                    self.cache.tiers().keep_pins(&self.pins.prefixes());
                     let held = self.cache.tiers().held();
                     info!(n_files, n_bytes = held.disk, "K/V on disk");
                 }
@@ -247,9 +263,22 @@ impl<E: Engine> Scheduler<E> {
                 None if !self.savings.is_busy && self.savings.to_write.is_empty() => break,
                 None => {}
                 Some(_) => match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                    Ok(Command::Disk(report)) => self.take_report(report),
+                    Ok(Command::Disk(report)) => {
+                        let has_failed = matches!(report, Report::WriteFailed { .. });
+                        self.take_report(report);
+                        if has_failed {
+                            break;
+                        }
+                    }
                     // Nobody is admitted any more; a dropped submission ends its answer.
-                    Ok(Command::Submit(_) | Command::Repin(_) | Command::Stop) => {}
+                    Ok(
+                        Command::Submit(_)
+                        | Command::Repin(_)
+                        | Command::Pin { .. }
+                        | Command::Unpin { .. }
+                        | Command::Forget { .. }
+                        | Command::Stop,
+                    ) => {}
                     Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
                 },
             }

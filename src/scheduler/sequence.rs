@@ -11,7 +11,7 @@ use super::batch::{Candidate, Priority, chunk_end};
 use super::emission::Emission;
 use super::restoring::Restoring;
 use crate::kv::Standing;
-use crate::request::{CacheUse, Done, Event, Finish, Owner, Sampling, Timings, Token};
+use crate::request::{CacheUse, Done, Event, Finish, Owner, Sampling, Timings, Token, TokenPrompt};
 use crate::telemetry::{Label, RequestRecord};
 
 /// Cells promised at admission for the answer; an answer that is longer asks for more, `GROWTH` at a time.
@@ -26,6 +26,8 @@ pub(super) struct Sequence<S> {
     /// Unique for the daemon's life; followers name their leader by it.
     pub(super) key: u64,
     pub(super) owner: Owner,
+    /// What it leaves is never saved, and is the first to be evicted.
+    pub(super) is_background: bool,
     /// Prompt and generated tokens. The first `n_past` are computed.
     pub(super) tokens: Vec<Token>,
     pub(super) n_prompt: usize,
@@ -100,6 +102,7 @@ impl<S> Sequence<S> {
         Sequence {
             key,
             owner: submission.owner,
+            is_background: submission.is_background,
             n_prompt: submission.prompt.tokens.len(),
             tokens: submission.prompt.tokens,
             cuts: submission.prompt.cuts,
@@ -112,10 +115,12 @@ impl<S> Sequence<S> {
         }
     }
 
-    pub(super) fn warming(key: u64, pin: usize, tokens: Vec<Token>, cuts: Vec<usize>) -> Sequence<S> {
+    pub(super) fn warming(key: u64, pin: usize, owner: Owner, prompt: TokenPrompt) -> Sequence<S> {
+        let TokenPrompt { tokens, cuts } = prompt;
         Sequence {
             key,
-            owner: Owner::Public,
+            owner,
+            is_background: false,
             n_prompt: tokens.len(),
             tokens,
             cuts,
@@ -154,7 +159,7 @@ impl<S> Sequence<S> {
     }
 
     pub(super) fn priority(&self) -> Priority {
-        if self.is_warming() { Priority::Background } else { Priority::Interactive }
+        if self.is_warming() || self.is_background { Priority::Background } else { Priority::Interactive }
     }
 
     /// Its part in filling the next step; `None` while it follows another, is restored, or its client reads too slowly.

@@ -22,7 +22,7 @@ use crate::engine::{Batch, BatchToken, DecodeError, Engine, Vocab};
 use crate::kv::learned::Learned;
 use crate::kv::value::Reuse;
 use crate::kv::{Cache, EvictionCause, Kept};
-use crate::request::{Finish, Owner, Token};
+use crate::request::{Finish, Token};
 use crate::telemetry::{CellsRecord, EvictionRecord, Record};
 
 /// How long the loop waits when sequences run but none can go on, because their clients do not read.
@@ -169,6 +169,19 @@ impl<E: Engine> Scheduler<E> {
                 self.repin(pins);
                 true
             }
+            // Whoever asked may have gone; it is done all the same.
+            Command::Pin { pin, done } => {
+                let _ = done.send(self.pin(*pin));
+                true
+            }
+            Command::Unpin { name, owner, done } => {
+                let _ = done.send(self.unpin(&name, owner));
+                true
+            }
+            Command::Forget { whose, done } => {
+                let _ = done.send(self.forget(whose));
+                true
+            }
             Command::Stop => false,
         }
     }
@@ -277,7 +290,8 @@ impl<E: Engine> Scheduler<E> {
                 continue;
             }
             // A memory that cannot be cut is saved where a step ends at a cut, or never.
-            if !self.cache.is_shared() && (n_past == sequence.n_prompt || sequence.cuts.contains(&n_past)) {
+            let is_saved = !self.cache.is_shared() && !sequence.is_background;
+            if is_saved && (n_past == sequence.n_prompt || sequence.cuts.contains(&n_past)) {
                 let last_cut = sequence.cuts.last().copied().unwrap_or(0);
                 let (owner, tokens) = (sequence.owner, &sequence.tokens[..n_past]);
                 self.cache.save_whole(&mut self.engine, owner, standing.seq, tokens, last_cut, Reuse::Once);
@@ -378,11 +392,14 @@ impl<E: Engine> Scheduler<E> {
         match (&sequence.work, finish) {
             (Work::Warm(pin), Finish::Stop) => {
                 let pinned = self.cache.leave_pinned(&mut self.engine, standing, computed);
-                if self.cache.is_shared() {
-                    self.save_later(Owner::Public, &sequence.tokens[..n_past], &sequence.cuts, Kept::Pin);
-                }
-                let name = self.pins.set_warm(*pin, pinned);
-                info!(pin = name, n_tokens = n_past, tokens_per_second = self.speed.tokens_per_second as u64, "warm");
+                let pin = self.pins.set_warm(*pin, pinned).clone();
+                self.save_pin(&pin);
+                info!(
+                    pin = pin.name,
+                    n_tokens = n_past,
+                    tokens_per_second = self.speed.tokens_per_second as u64,
+                    "warm"
+                );
             }
             (Work::Warm(pin), _) => {
                 self.pins.set_failed(*pin);
@@ -390,9 +407,9 @@ impl<E: Engine> Scheduler<E> {
             }
             (Work::Answer(_), Finish::Error) => self.cache.abandon(&mut self.engine, standing, computed),
             (Work::Answer(_), _) => {
-                self.cache.leave(&mut self.engine, standing, computed);
+                self.cache.leave_for(&mut self.engine, standing, computed, sequence.is_background);
                 let owner = sequence.owner;
-                if self.cache.is_shared() && self.cache.saves() {
+                if !sequence.is_background && self.cache.is_shared() && self.cache.saves() {
                     self.learn(owner, &sequence.tokens[..sequence.n_prompt], &sequence.cuts);
                     self.save_later(owner, &sequence.tokens[..n_past], &sequence.cuts, Kept::Private);
                 }
@@ -447,13 +464,14 @@ impl<E: Engine> Scheduler<E> {
 
     /// Shows the state to whoever watches.
     pub(super) fn publish_status(&mut self) {
+        let pins = self.pin_statuses();
         let n_left = |sequence: &Sequence<E::Sampler>, n_past: usize| sequence.tokens.len() - n_past;
         let running = self.running.iter().map(|running| n_left(&running.sequence, running.n_past()));
         let queued = self.waiting.iter().chain(&self.parked).map(|sequence| n_left(sequence, 0));
         let (n_ids_free, n_ids_running, n_ids) = self.cache.ids();
         let status = Status {
             memory: Some(self.engine.limits().memory_class.name()),
-            pins: self.pins.statuses(),
+            pins,
             cells: self.cache.cells(),
             n_ids_free,
             n_ids_running,

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::engine::simulated::{Attention, ByteVocab, Faults, SimulatedModel};
 use crate::engine::{Batch, BatchToken, SeqId, Special, Vocab};
-use crate::request::{CacheUse, Done, Finish, MissCause};
+use crate::request::{CacheUse, Done, Finish, MissCause, Token};
 
 const ALICE: Owner = Owner::Private([1; 32]);
 const BOB: Owner = Owner::Private([2; 32]);
@@ -90,7 +90,7 @@ fn tokens(text: &str) -> Vec<Token> {
 }
 
 fn pin(name: &str, text: &str) -> Pin {
-    Pin { name: name.to_owned(), prompt: TokenPrompt { tokens: tokens(text), cuts: vec![] } }
+    Pin::of_house(name, TokenPrompt { tokens: tokens(text), cuts: vec![] })
 }
 
 /// A text of `n` tokens that differs from every other letter's.
@@ -116,6 +116,7 @@ impl House {
             max_tokens: Some(max_tokens),
             stop: vec![],
             owner,
+            is_background: false,
             received: Instant::now(),
             label: Default::default(),
             events,

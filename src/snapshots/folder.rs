@@ -1,23 +1,20 @@
 //! The folder that containers lie in: written so that what can be seen is whole, swept when the daemon starts.
 //!
-//! A file is named after its segment's key. It is written under another name, synced, renamed, and the folder is synced: a crash
-//! at any moment leaves the old state or the new one, and at most a temporary file, which the next sweep removes. K/V and
-//! token ids are as private as the text they come from: the folder is 0700, files are 0600.
+//! A file is named after its segment's key. A crash at any moment leaves the old state or the new one (`private`), and at most a
+//! temporary file, which the next sweep removes.
 
-use std::fs::{self, File, FileTimes, OpenOptions};
+use std::fs::{self, File, FileTimes, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::container::{self, Fault, Refused, Secret};
 use super::identity::Identity;
-use crate::config::create_private_folder;
 use crate::kv::{Header, Kept, Segment, SegmentKey};
+use crate::private::{WriteStep, create_folder, write_in_steps};
 use crate::request::Owner;
 
 const ENDING: &str = "kv";
-const TEMPORARY: &str = "tmp";
 /// By this file backup programs know that the folder need not be saved, <https://bford.info/cachedir/>.
 const TAG: &str = "CACHEDIR.TAG";
 const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55\n# K/V that hob computes again if it is lost.\n";
@@ -28,6 +25,8 @@ pub struct Folder {
     path: PathBuf,
     identity: Identity,
     secret: Secret,
+    /// Held open for its lock: two daemons would sweep each other's files away.
+    _lock: File,
 }
 
 /// What a sweep found.
@@ -66,24 +65,22 @@ pub enum Because {
     Damaged,
 }
 
-/// What has been done when a write is interrupted; tests kill the process at each.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WriteStep {
-    Created,
-    /// Half of the bytes are handed to the kernel.
-    Begun,
-    Written,
-    Synced,
-    Renamed,
-    FolderSynced,
-}
-
 impl Folder {
-    /// Makes the folder where it is missing.
+    /// Makes the folder where it is missing. One that another `Folder` uses, in any process, is refused.
     pub fn open(path: PathBuf, identity: Identity, secret: Secret) -> io::Result<Folder> {
-        let folder = Folder { path, identity, secret };
-        folder.make()?;
-        Ok(folder)
+        make(&path)?;
+        let lock = File::open(&path)?;
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::other(
+                    "another hob that runs uses this folder: cache.dir can name one of its own",
+                ));
+            }
+            // Some file systems have no locks.
+            Err(TryLockError::Error(error)) => tracing::debug!(%error, "the K/V folder is not locked"),
+            Ok(()) => {}
+        }
+        Ok(Folder { path, identity, secret, _lock: lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -123,20 +120,14 @@ impl Folder {
 
     /// Writes `segment`'s file, over one that is there; its length in bytes. `after` is told of each step.
     pub fn write(&self, segment: &Segment, after: &mut dyn FnMut(WriteStep)) -> io::Result<u64> {
-        let key = segment.header.key;
-        let temporary = self.path.join(key.hex()).with_extension(TEMPORARY);
-        let written = self.write_temporary(segment, &temporary, after).and_then(|()| {
-            fs::rename(&temporary, self.place(key))?;
-            after(WriteStep::Renamed);
-            File::open(&self.path)?.sync_all()?;
-            after(WriteStep::FolderSynced);
-            Ok(self.n_file_bytes(&segment.header))
-        });
-        if written.is_err() {
-            // Half a file is worth nothing; that it cannot be removed either says nothing new.
-            let _ = fs::remove_file(&temporary);
-        }
-        written
+        let n_file_bytes = self.n_file_bytes(&segment.header);
+        write_in_steps(&self.place(segment.header.key), after, |file, after| {
+            let out = BufWriter::with_capacity(BUFFER_BYTES, file);
+            let mut out = Halfway { out, n_written: 0, n_half: n_file_bytes / 2, after };
+            container::write(segment, &self.identity, &self.secret, &mut out)?;
+            out.flush()
+        })?;
+        Ok(n_file_bytes)
     }
 
     /// Reads and verifies the file of `key`. One with a fault is removed; `None`: there is none.
@@ -167,7 +158,8 @@ impl Folder {
         }
     }
 
-    /// Removes what belongs to `owner`'s client, or all; the keys that went. Files that nobody can read go as well.
+    /// Removes what belongs to `owner`'s client; `None`: to any client, but not what is the house's. The keys that went. Files
+    /// that nobody can read go as well.
     pub fn forget(&self, owner: Option<Owner>) -> io::Result<Vec<SegmentKey>> {
         let mut gone = Vec::new();
         for entry in fs::read_dir(&self.path)? {
@@ -179,7 +171,11 @@ impl Folder {
                 Ok((header, _)) => Some(header),
                 Err(refused) => refused.header.map(|header| *header),
             };
-            if owner.is_some_and(|owner| header.as_ref().is_some_and(|header| !header.owner.is_client_of(owner))) {
+            let is_meant = |header: &Header| match owner {
+                Some(owner) => header.owner.is_client_of(owner),
+                None => header.owner != Owner::Public,
+            };
+            if header.as_ref().is_some_and(|header| !is_meant(header)) {
                 continue;
             }
             remove_if_there(&path)?;
@@ -189,35 +185,13 @@ impl Folder {
         Ok(gone)
     }
 
-    /// Makes the folder, or makes it anew after somebody removed it.
+    /// Makes the folder anew after somebody removed it.
     pub(super) fn make(&self) -> io::Result<()> {
-        create_private_folder(&self.path)?;
-        let tag = self.path.join(TAG);
-        if !tag.exists() {
-            fs::write(tag, TAG_TEXT)?;
-        }
-        Ok(())
+        make(&self.path)
     }
 
     fn place(&self, key: SegmentKey) -> PathBuf {
         self.path.join(key.hex()).with_extension(ENDING)
-    }
-
-    fn write_temporary(&self, segment: &Segment, path: &Path, after: &mut dyn FnMut(WriteStep)) -> io::Result<()> {
-        // One that a crash left behind might have another mode.
-        remove_if_there(path)?;
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        after(WriteStep::Created);
-        let n_half = self.n_file_bytes(&segment.header) / 2;
-        let mut out = Halfway { out: BufWriter::with_capacity(BUFFER_BYTES, file), n_written: 0, n_half, after };
-        container::write(segment, &self.identity, &self.secret, &mut out)?;
-        out.flush()?;
-        let Halfway { out, after, .. } = out;
-        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        after(WriteStep::Written);
-        file.sync_all()?;
-        after(WriteStep::Synced);
-        Ok(())
     }
 
     fn read_file(&self, file: File, key: SegmentKey) -> Result<Segment, Fault> {
@@ -255,6 +229,15 @@ impl Folder {
         let header = container::read_header(&mut input, metadata.len(), &self.identity, &self.secret)?;
         Ok((header, metadata))
     }
+}
+
+fn make(path: &Path) -> io::Result<()> {
+    create_folder(path)?;
+    let tag = path.join(TAG);
+    if !tag.exists() {
+        fs::write(tag, TAG_TEXT)?;
+    }
+    Ok(())
 }
 
 /// The fields of a `Dropped` beside its file.

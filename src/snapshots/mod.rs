@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 pub use container::Secret;
-pub use folder::{Because, Dropped, Folder, Found, Swept, WriteStep};
+pub use folder::{Because, Dropped, Folder, Found, Swept};
 pub use identity::{Identity, Mismatch};
 pub use weights::hash_weights;
 
@@ -109,7 +109,7 @@ impl SnapshotsHandle {
         let _ = self.ask(Job::Touch(key));
     }
 
-    /// Removes all files of `owner`'s client, or of everybody; `Forgotten` follows.
+    /// Removes all files of `owner`'s client, or of all clients; `Forgotten` follows.
     pub fn forget(&self, owner: Option<Owner>) -> Result<(), Busy> {
         self.ask(Job::Forget(owner))
     }

@@ -3,13 +3,12 @@
 //! It is made once and kept in the state folder, or comes as a systemd credential. A lost one costs the files that were written
 //! with it.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::container::Secret;
-use crate::config::create_private_folder;
+use crate::private::{create_folder, write_whole};
 
 /// The credential's name: `LoadCredentialEncrypted=hob-kv-secret`.
 const CREDENTIAL: &str = "hob-kv-secret";
@@ -33,15 +32,10 @@ impl Secret {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        create_private_folder(folder)?;
+        create_folder(folder)?;
         let mut secret = [0; 32];
         fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
-        let temporary = path.with_extension("tmp");
-        let _ = fs::remove_file(&temporary);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        file.write_all(&secret)?;
-        file.sync_all()?;
-        fs::rename(&temporary, &path)?;
+        write_whole(&path, |file| file.write_all(&secret))?;
         Ok(Secret(secret))
     }
 }

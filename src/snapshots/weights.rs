@@ -4,9 +4,11 @@
 //! inode, size, and the times of change. A file that was swapped and dated back is noticed by ctime.
 
 use std::fs::{self, File, Metadata};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use crate::private::write_whole;
 
 /// Lines of the memory kept: models a house has tried.
 const N_LINES_MAX: usize = 64;
@@ -38,7 +40,7 @@ fn hash_file(path: &Path, memory: &Path) -> io::Result<blake3::Hash> {
     let hash = hasher.finalize();
     let kept = lines.lines().take(N_LINES_MAX - 1).map(|line| format!("{line}\n"));
     let text: String = std::iter::once(format!("{stamp} {}\n", hash.to_hex())).chain(kept).collect();
-    if let Err(error) = fs::write(memory, text) {
+    if let Err(error) = write_whole(memory, |file| file.write_all(text.as_bytes())) {
         tracing::debug!(%error, "the model's hash is not remembered");
     }
     Ok(hash)

@@ -50,7 +50,7 @@ impl Store {
     /// Opens the database at `path`, or makes it, readable for its user alone, and brings it to today's version.
     pub fn open(path: &Path, keep_days: u32, flush_every: Duration) -> Result<Store, TelemetryError> {
         if let Some(folder) = path.parent() {
-            crate::config::create_private_folder(folder)
+            crate::private::create_folder(folder)
                 .map_err(|source| TelemetryError::Folder { path: folder.to_owned(), source })?;
         }
         let database = |source| TelemetryError::Database { path: path.to_owned(), source };

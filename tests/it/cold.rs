@@ -62,6 +62,7 @@ pub(crate) fn plan(planner: &mut Planner, model: &str, messages: &[Message]) -> 
         client: Client { name: String::new(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
+        is_background: false,
     };
     planner.plan(&request, &Moment::utc(0)).unwrap().prompt.tokens
 }

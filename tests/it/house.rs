@@ -179,10 +179,30 @@ impl House {
     }
 
     pub(crate) fn get(&self, path: &str) -> Reply {
+        self.call("GET", path, "")
+    }
+
+    /// Any method on any route.
+    pub(crate) fn call(&self, method: &str, path: &str, body: &str) -> Reply {
+        self.call_with(method, path, "", body)
+    }
+
+    /// With one more header, `name: value`.
+    pub(crate) fn call_with(&self, method: &str, path: &str, header: &str, body: &str) -> Reply {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address).unwrap();
+        let (host, n_bytes) = (self.address, body.len());
+        let end = if header.is_empty() { "\r\n" } else { "\r\n\r\n" };
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {n_bytes}\r\n{header}{end}"
+        );
+        stream.write_all((head + body).as_bytes()).unwrap();
         Exchange { reader: BufReader::new(stream), is_chunked: false, is_over: false, pending: String::new() }.reply()
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Telemetry's database, with the log that SQLite keeps beside it.

@@ -9,8 +9,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use hob::kv::{Kept, Piece, Segment};
+use hob::private::WriteStep;
 use hob::request::{Owner, Token};
-use hob::snapshots::{Folder, Identity, Secret, WriteStep};
+use hob::snapshots::{Folder, Identity, Secret};
 
 /// The child's folder; not set in the parent.
 const FOLDER: &str = "HOB_TEST_KILLED_FOLDER";

@@ -1,6 +1,6 @@
 //! The integration tests, one binary: what the parts do together.
 //!
-//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `tiers`, `layout`, `tools`, `why`,
+//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `tiers`, `pins`, `forget`, `layout`, `tools`, `why`,
 //! `home_assistant`: whole daemons over the simulated engine, asked over real sockets. `killed`: K/V files when the process
 //! dies. `real`: the same and the scheduler over a real model. `tidy`: the borders between the rooms. `conversations`: planned
 //! prompts over the chat templates of many models. `house`, `cold` and `models` are what they stand on.
@@ -12,6 +12,7 @@ mod commands;
 mod conversations;
 #[cfg(feature = "llama")]
 mod figures;
+mod forget;
 mod golden;
 #[cfg(feature = "llama")]
 mod home_assistant;
@@ -21,6 +22,7 @@ mod killed;
 mod layout;
 #[cfg(feature = "llama")]
 mod models;
+mod pins;
 mod questions;
 #[cfg(feature = "llama")]
 mod real;

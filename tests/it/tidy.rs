@@ -76,20 +76,20 @@ const CRATES: &[(&[&str], &[&str], &str)] = &[
 /// `main`, `commands`, `daemon` and `lib` stand above all and may name any.
 const ROOMS: &[(&str, &[&str])] = &[
     ("request", &[]),
+    ("private", &[]),
     ("engine", &["request"]),
     ("kv", &["engine", "request"]),
     // What the scheduler records are telemetry's records; it writes none itself.
     ("scheduler", &["kv", "engine", "request", "snapshots", "telemetry"]),
-    // `config::create_private_folder`, as for telemetry.
-    ("snapshots", &["kv", "request", "config"]),
-    ("prompt", &["engine", "request"]),
+    ("snapshots", &["kv", "request", "private"]),
+    ("prompt", &["engine", "request", "private"]),
     // The scheduler's door, and the label under which a request is recorded.
     ("http", &["prompt", "scheduler", "request", "config", "sources", "telemetry"]),
     ("sources", &[]),
     // A configured value is the value its room takes: `engine::KvType`, `prompt::Profile`. A second type would only be copied.
     ("config", &["engine", "prompt", "request", "sources"]),
-    // `config::create_private_folder`: whatever hob writes lies in a folder that only its owner may read.
-    ("telemetry", &["config"]),
+    // That each remedy `why` gives is a configuration is tested by reading it.
+    ("telemetry", &["config", "private"]),
 ];
 
 const ABOVE_ALL: [&str; 4] = ["main", "commands", "daemon", "lib"];

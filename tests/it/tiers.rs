@@ -1,6 +1,8 @@
 //! Whole daemons over the simulated engine that stop and start again on one state folder: what lies on disk is used if it is
 //! what was written, by this model, under these settings; else it is computed, and its file goes.
 
+mod trouble;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

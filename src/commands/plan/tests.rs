@@ -341,11 +341,14 @@ fn a_stored_request_is_planned_with_its_clock_and_can_be_read() {
         let end = start + text[start..].find(']').unwrap();
         format!("{}[As of NOW{}", &text[..start], &text[end..])
     };
-    insta::assert_snapshot!(told(Format::Plain).replace(&plan.n_tokens.to_string(), "N"), @r#"
+    // Weekdays and zones have names of different lengths.
+    let live = plan.parts.iter().find(|part| part.section == "live").unwrap().n_tokens;
+    let plain = told(Format::Plain).replace(&format!("{live}      user [As"), "M      user [As");
+    insta::assert_snapshot!(plain.replace(&plan.n_tokens.to_string(), "N"), @r#"
     request simulated: N of 4,000 tokens
             client system  session       40      system You are the voice of this house.
             tools          fixed         51 cut  {"type":"function","function":{"name":"light"}}
-            live           live          72      user [As of NOW] The time is 20:06 on Monday.
+            live           live          M      user [As of NOW] The time is 20:06 on Monday.
             question       turn          28      Is the oven on? assistant
     layout  safe, history new
             clock, 28 bytes, from messages[0], byte 0, to messages[1]: The time is 20:06 on Monday.

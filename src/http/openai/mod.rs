@@ -16,6 +16,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -27,10 +28,24 @@ use crate::request::{LayoutMode, Request};
 
 /// A request's header that says what may be moved in its prompt.
 const LAYOUT: &str = "x-hob-layout";
+/// A request's header for jobs that nobody waits for: a title, tags.
+const PRIORITY: &str = "x-hob-priority";
 
 /// The request in the body of a `POST /v1/chat/completions` of `client`, read as the route does: for `hob bench`.
 pub fn parse_chat(body: &[u8], client: &str) -> Result<Request, BadBody> {
     Ok(request::parse(body, client)?.request)
+}
+
+/// A chat request inside another body.
+pub(super) fn parse_request(body: &[u8], client: &str) -> Result<Request, ApiError> {
+    Ok(request::parse(body, client)?.request)
+}
+
+/// A body of one of hob's own routes.
+pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let text = std::str::from_utf8(body).map_err(|error| ApiError::body(format!("the body is not UTF-8: {error}")))?;
+    request::check_depth(text).map_err(ApiError::body)?;
+    request::from_json(text, "")
 }
 
 /// What the route would answer with a 4xx.
@@ -49,10 +64,21 @@ pub(super) async fn chat_completions(
     let received = Instant::now();
     let mut asked = request::parse(&body, &peer)?;
     asked.request.layout = layout(&headers)?;
+    asked.request.is_background = is_background(&headers)?;
     let answer = Answer::begin(&app, asked.request, id, received).await?;
     match asked.form {
         request::Form::Whole => answer::respond(answer).await,
         request::Form::Stream { include_usage } => stream::respond(answer, include_usage).await,
+    }
+}
+
+/// Whether the request says that nobody waits for it.
+fn is_background(headers: &HeaderMap) -> Result<bool, ApiError> {
+    match headers.get(PRIORITY) {
+        None => Ok(false),
+        Some(value) if value == "background" => Ok(true),
+        Some(value) if value == "interactive" => Ok(false),
+        Some(value) => Err(ApiError::field(PRIORITY, format!("{value:?}: must be interactive or background"))),
     }
 }
 

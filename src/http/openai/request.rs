@@ -73,7 +73,18 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
     let conversation = wire.user.filter(|name| !name.is_empty());
     let layout = None;
     Ok(ChatRequest {
-        request: Request { model, messages, tools, sampling, max_tokens, stop, client, conversation, layout },
+        request: Request {
+            model,
+            messages,
+            tools,
+            sampling,
+            max_tokens,
+            stop,
+            client,
+            conversation,
+            layout,
+            is_background: false,
+        },
         form,
     })
 }

@@ -20,13 +20,16 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::{House, Server};
+use super::{House, PinFailure, Server};
 use crate::config::{self, Listen};
 use crate::prompt::{
-    Cause, Gain, Moved, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken, ToolsUse, Volatility,
+    Cause, Gain, Moved, PinWish, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken, ToolsUse,
+    Volatility,
 };
-use crate::request::{CacheUse, Done, Event, Finish, LayoutMode, MissCause, Request, Timings, Token, TokenPrompt};
-use crate::scheduler::{Status, Submission, SubmitError};
+use crate::request::{
+    CacheUse, Done, Event, Finish, LayoutMode, MissCause, Owner, Request, Timings, Token, TokenPrompt,
+};
+use crate::scheduler::{Forgotten, Status, Submission, SubmitError};
 use crate::telemetry::{ReadError, RequestRow, Wanted};
 
 const MAX_BODY: u64 = 100_000;
@@ -154,6 +157,18 @@ impl House for Fake {
         }
         self.submitted.try_send(submission).unwrap();
         Ok(())
+    }
+
+    fn pin(&self, _: PinWish) -> BoxFuture<'_, Result<(), PinFailure>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn unpin(&self, _: String, _: Option<Owner>) -> BoxFuture<'_, Result<bool, PinFailure>> {
+        async { Ok(false) }.boxed()
+    }
+
+    fn forget(&self, _: Option<Owner>) -> BoxFuture<'_, Result<Forgotten, PinFailure>> {
+        async { Ok(Forgotten::default()) }.boxed()
     }
 
     fn status(&self) -> Status {

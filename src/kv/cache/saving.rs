@@ -36,6 +36,10 @@ pub struct Saving {
     cuts: Vec<usize>,
     kept: Kept,
     run: Option<Run>,
+    /// The last segment that went to disk beside the RAM budget.
+    passed: Option<SegmentKey>,
+    /// The disk has no room for one, or failed: from then on this goes to RAM, or it would be copied for ever.
+    is_refused: bool,
 }
 
 /// The segment that is being copied.
@@ -61,7 +65,7 @@ impl Run {
 impl Saving {
     /// Of all that `tokens` hold. `cuts`: where sections end, rising.
     pub fn new(owner: Owner, tokens: Vec<Token>, cuts: Vec<usize>, kept: Kept) -> Saving {
-        Saving { owner, tokens, cuts, kept, run: None }
+        Saving { owner, tokens, cuts, kept, run: None, passed: None, is_refused: false }
     }
 
     pub fn tokens(&self) -> &[Token] {
@@ -136,6 +140,7 @@ impl Cache {
                 tree.set_saved(hit.node, key);
             }
         }
+        saving.passed = is_passing.then_some(key);
         Saved::Segment { key, is_passing }
     }
 
@@ -151,8 +156,12 @@ impl Cache {
     }
 
     /// The next segment of what is not covered; `Err`: not now.
-    fn begin_run(&mut self, saving: &Saving) -> Result<Option<Run>, ()> {
-        let Saving { owner, tokens, .. } = saving;
+    fn begin_run(&mut self, saving: &mut Saving) -> Result<Option<Run>, ()> {
+        if self.tiers.is_any_passing() && saving.passed.is_some() {
+            return Err(());
+        }
+        saving.is_refused |= saving.passed.take().is_some_and(|key| !self.tiers.contains(key));
+        let Saving { owner, tokens, .. } = &*saving;
         let budgets = self.tiers.budgets();
         let chain = self.tiers.find(*owner, tokens);
         let (start, parent) = (chain.n_tokens, chain.links.last().map(|link| link.key));
@@ -170,7 +179,8 @@ impl Cache {
         };
         let reuse = self.reuse(*owner, tokens);
         let comes_back = matches!(reuse, Reuse::Hits(_));
-        let is_passing = budgets.disk > 0 && (kept != Kept::Private || (budgets.ram == 0 && comes_back));
+        let goes_at_once = kept != Kept::Private || (budgets.ram == 0 && comes_back);
+        let is_passing = budgets.disk > 0 && goes_at_once && !saving.is_refused;
         if is_passing && self.tiers.is_any_passing() {
             return Err(());
         }
@@ -242,7 +252,7 @@ impl Cache {
     pub(super) fn save_leaf<E: Engine>(&mut self, engine: &mut E, node: NodeId) {
         let Store::Tree(tree) = &self.store else { return };
         let owner = tree.owner(node);
-        if !self.saves() {
+        if !self.saves() || tree.reuse(node) == Reuse::Never {
             return;
         }
         let kept = if owner == Owner::Public { Kept::Pin } else { Kept::Private };

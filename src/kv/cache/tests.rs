@@ -149,6 +149,37 @@ fn what_is_saved_and_idle_leaves_the_cells_and_what_is_not_saved_stays() {
     assert_eq!(house.cache.find(ALICE, &tokens), 28);
 }
 
+/// What no disk takes is copied once for it, and goes to RAM.
+#[test]
+fn a_pin_that_the_disk_has_no_room_for_is_not_copied_for_ever() {
+    for ram in [0, 1 << 20] {
+        let House { engine, cache, n_restored } = House::new(128, 8);
+        let tiers = Tiers::new(crate::kv::Budgets { ram, disk: 10, learned: 0 });
+        let mut house = House { engine, cache: cache.with_tiers(tiers, 256, 24), n_restored };
+        let mut runner = house.stand(Owner::Public, "the policy of this house").unwrap();
+        house.compute(&mut runner, 64);
+        house.leave(runner);
+        let tokens: Vec<Token> = "the policy of this house".bytes().map(|byte| Token(byte.into())).collect();
+        let mut saving = Saving::new(Owner::Public, tokens.clone(), Vec::new(), crate::kv::Kept::Pin);
+        let mut segments = Vec::new();
+        loop {
+            match house.cache.save_piece(&mut house.engine, &mut saving) {
+                Saved::Segment { key, is_passing } => {
+                    segments.push(is_passing);
+                    assert!(house.cache.tiers().begin_write(key, &Default::default()).is_none());
+                    house.cache.tiers().drop_passing(key);
+                }
+                Saved::Done => break,
+                Saved::Piece | Saved::Waits => {}
+            }
+            assert!(segments.len() < 10, "it ends");
+        }
+        let expected: &[bool] = if ram == 0 { &[true] } else { &[true, false] };
+        assert_eq!(segments, expected, "{ram}");
+        assert_eq!(house.cache.tiers().find(ALICE, &tokens).n_tokens, if ram == 0 { 0 } else { tokens.len() });
+    }
+}
+
 #[test]
 fn whatever_is_done_the_engine_holds_what_the_cache_counts() {
     let mut n_restored = 0;

@@ -127,11 +127,15 @@ impl Tiers {
         self.check();
     }
 
-    /// Pins that no configured one needs any more are given up.
-    pub fn keep_pins(&mut self, pins: &[&[Token]]) {
+    /// What is kept as a pin and none of `pins` needs any more is given up.
+    pub fn keep_pins(&mut self, pins: &[(Owner, &[Token])]) {
+        // A private one may be the beginning of what a conversation of its owner left.
+        let private = pins.iter().filter(|(owner, _)| *owner != Owner::Public);
+        let used: Vec<SegmentKey> =
+            private.flat_map(|(owner, pin)| self.find(*owner, pin).links).map(|link| link.key).collect();
         let is_needed = |tiers: &Tiers, key: SegmentKey| {
-            let path = tiers.path(key);
-            pins.iter().any(|pin| pin.starts_with(&path))
+            let (path, owner) = (tiers.path(key), tiers.entries[&key].header.owner);
+            used.contains(&key) || pins.iter().any(|pin| pin.0 == owner && pin.1.starts_with(&path))
         };
         let pinned = self.entries.iter().filter(|(_, entry)| entry.header.kept == Kept::Pin);
         let unneeded: Vec<SegmentKey> = pinned.map(|(&key, _)| key).filter(|&key| !is_needed(self, key)).collect();
@@ -173,6 +177,34 @@ impl Tiers {
         }
         self.check();
         keys
+    }
+
+    /// Keeps what covers `prefix` as a pin of `owner`; gives the segments whose files must be written, or written again.
+    pub fn keep_as_pin(&mut self, owner: Owner, prefix: &[Token]) -> Vec<SegmentKey> {
+        let chain = self.find(owner, prefix);
+        if chain.n_tokens < prefix.len() {
+            return Vec::new();
+        }
+        let is_new = |key: &SegmentKey| self.entries[key].header.kept != Kept::Pin;
+        let keys: Vec<SegmentKey> = chain.links.iter().map(|link| link.key).filter(is_new).collect();
+        for key in &keys {
+            let entry = self.entries.get_mut(key).expect("links of a chain are held");
+            if std::mem::replace(&mut entry.header.kept, Kept::Pin) == Kept::Learned {
+                self.learned -= entry.file_bytes;
+            }
+        }
+        self.check();
+        keys
+    }
+
+    /// Where `prefix` would come from, if all of it is held: the slowest of its tiers.
+    pub fn tier_of(&self, owner: Owner, prefix: &[Token]) -> Option<Tier> {
+        let chain = self.find(owner, prefix);
+        let is_in_ram = |link: &Link| self.entries[&link.key].ram.is_some();
+        (chain.n_tokens == prefix.len() && chain.n_tokens > 0).then(|| match chain.links.iter().all(is_in_ram) {
+            true => Tier::Ram,
+            false => Tier::Disk,
+        })
     }
 
     /// Whether all that covers `prefix` is kept as a pin or learned.

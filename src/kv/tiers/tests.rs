@@ -233,13 +233,27 @@ fn pins_and_learned_files_stay_and_private_ones_make_room() {
             house.hit(owner, text);
         }
     }
-    house.tiers.keep_pins(&[&tokens("pins and more")]);
+    house.tiers.keep_pins(&[(Owner::Public, &tokens("pins and more"))]);
     let files: Vec<_> = ["pins", "lear", "priv", "next", "last"]
         .map(|text| house.tiers.entries[&house.last(ALICE, text)].file == File::There)
         .into();
     assert_eq!(files, [true, true, false, true, true]);
-    house.tiers.keep_pins(&[&tokens("pin")]);
+    house.tiers.keep_pins(&[(Owner::Public, &tokens("pin"))]);
     assert_eq!(house.found(ALICE, "pins"), 0, "its pin is configured no more");
+}
+
+#[test]
+fn what_a_conversation_left_becomes_its_owners_pin_and_goes_with_it() {
+    let mut house = House::new(1 << 20, 1 << 20);
+    house.save(ALICE, "rules and question");
+    let key = house.last(ALICE, "rules");
+    assert!(house.tiers.keep_as_pin(BOB, &tokens("rules")).is_empty(), "another's is not kept");
+    assert_eq!(house.tiers.keep_as_pin(ALICE, &tokens("rules")), [key], "its file has to be written");
+    assert!(house.write(key));
+    house.tiers.keep_pins(&[(ALICE, &tokens("rules"))]);
+    assert_eq!((house.found(ALICE, "rules"), house.tiers.entries[&key].header.kept), (5, Kept::Pin));
+    house.tiers.keep_pins(&[(BOB, &tokens("rules"))]);
+    assert_eq!(house.found(ALICE, "rules"), 0);
 }
 
 #[test]

@@ -12,6 +12,19 @@ impl Digest {
         Digest::cut(&blake3::hash(bytes))
     }
 
+    /// Of an owner's id, so that it still tells its client, whatever the salt.
+    pub(in crate::prompt) fn of_owner(id: &[u8; 32]) -> Digest {
+        let (client, all) = (Digest::of(&id[..16]), Digest::of(id));
+        let mut bytes = client.0;
+        bytes[8..].copy_from_slice(&all.0[8..]);
+        Digest(bytes)
+    }
+
+    /// Whether both are owners' and of one client. 64 bits tell a house's clients apart.
+    pub(in crate::prompt) fn is_client_of(self, other: Digest) -> bool {
+        self.0[..8] == other.0[..8]
+    }
+
     /// What `hasher` has read up to now.
     pub(in crate::prompt) fn so_far(hasher: &blake3::Hasher) -> Digest {
         Digest::cut(&hasher.finalize())

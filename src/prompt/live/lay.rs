@@ -298,23 +298,26 @@ impl<'a> Prompt<'_, 'a> {
         let now = self.input.now;
         let is_observing = self.input.mode == Mode::Observe;
         // Up to the end of each run of blocks that move: what an earlier request sent alike is held as sent, too.
-        let mut hasher = blake3::Hasher::new_derive_key("hob live: system text as sent");
+        let mut hasher = blake3::Hasher::new_derive_key(AS_SENT);
         let mut sent: Vec<(usize, Digest)> = Vec::new();
-        let mut run_start = None;
+        let (mut run_start, mut text) = (None, String::new());
         for (block_idx, block) in self.blocks.iter().enumerate() {
             let moves = placed.to[block_idx].is_some();
             if let Some(start) = run_start.filter(|_| !moves && sent.len() < N_RUNS_MAX) {
+                hasher.update(text.as_bytes());
+                text.clear();
                 sent.push((start, Digest::so_far(&hasher)));
             }
             run_start = moves.then(|| run_start.unwrap_or(block_idx));
-            hasher.update(block.content.as_bytes());
-            hasher.update(block.gap.as_bytes());
+            text.extend([block.content, block.gap]);
         }
-        sent.extend(run_start.map(|start| (start, Digest::so_far(&hasher))));
+        hasher.update(text.as_bytes());
+        let whole = Digest::so_far(&hasher);
+        sent.extend(run_start.map(|start| (start, whole)));
         let first = sent.iter().find(|(_, text)| !family.is_held(*text, &self.tools, now)).map(|(start, _)| *start);
         sent.iter().for_each(|(_, text)| family.note_laid(*text, &self.tools, now));
         // By it a retry finds its family again.
-        family.note_laid(as_sent(&self.blocks), &self.tools, now);
+        family.note_laid(whole, &self.tools, now);
         let is_placed_held = family.is_held(placed.digest, &self.tools, now);
         if is_observing {
             family.note_laid(placed.digest, &self.tools, now);
@@ -359,13 +362,12 @@ impl PlacedByVersion<'_, '_, '_> {
 
 /// Over the system text as the client sent it.
 pub(super) fn as_sent(blocks: &[Block]) -> Digest {
-    let mut hasher = blake3::Hasher::new_derive_key("hob live: system text as sent");
-    for block in blocks {
-        hasher.update(block.content.as_bytes());
-        hasher.update(block.gap.as_bytes());
-    }
-    Digest::so_far(&hasher)
+    // In one run, which BLAKE3 reads many times as fast as the same in pieces.
+    let text: String = blocks.iter().flat_map(|block| [block.content, block.gap]).collect();
+    Digest::so_far(blake3::Hasher::new_derive_key(AS_SENT).update(text.as_bytes()))
 }
+
+const AS_SENT: &str = "hob live: system text as sent";
 
 /// Whether the record's states are the request's, and whether all its values are.
 fn differences(record: &Record, placed: &Placed) -> (bool, bool) {

@@ -220,7 +220,7 @@ impl Live {
     /// Forgets families and records of `whose`; `None`: all. Whether there were any.
     pub(super) fn forget(&mut self, whose: Option<Owner>) -> bool {
         let owner = whose.map(owner_digest);
-        let is_anothers = |other: Digest| owner.is_some_and(|owner| owner != other);
+        let is_anothers = |other: Digest| owner.is_some_and(|owner| !owner.is_client_of(other));
         self.keep(|family| is_anothers(family.owner), |record| is_anothers(record.owner))
     }
 
@@ -329,6 +329,6 @@ impl Live {
 pub(super) fn owner_digest(owner: Owner) -> Digest {
     match owner {
         Owner::Public => Digest::of(b"the house"),
-        Owner::Private(key) => Digest::of(&key),
+        Owner::Private(key) => Digest::of_owner(&key),
     }
 }

@@ -143,6 +143,7 @@ fn request(model: &str, messages: &[Message], tools: &[&str]) -> Request {
         client: Client { name: "test".into(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
+        is_background: false,
     }
 }
 

@@ -44,6 +44,7 @@ fn what_is_written_is_found_and_read_by_the_next_daemon() {
     use WriteStep::*;
     assert_eq!(steps, [Created, Begun, Written, Synced, Renamed, FolderSynced]);
 
+    drop(folder);
     let folder = open(temp.path());
     let swept = folder.sweep(SystemTime::now(), DAY).unwrap();
     assert_eq!(swept.dropped, []);
@@ -167,8 +168,8 @@ fn to_forget_somebody_leaves_the_others() {
     assert_eq!(gone, hers);
     let left = folder.sweep(SystemTime::now(), DAY).unwrap();
     assert_eq!((left.found.len(), left.dropped.len()), (2, 0));
-    assert_eq!(folder.forget(None).unwrap().len(), 2);
-    assert_eq!(files(&folder), [TAG]);
+    assert_eq!(folder.forget(None).unwrap(), [segments[2].header.key], "what is the house's stays");
+    assert_eq!(files(&folder).len(), 2);
 }
 
 #[test]
@@ -178,10 +179,18 @@ fn a_failed_write_leaves_what_was_there() {
     let segment = segment(ALICE, Kept::Private, 0);
     write(&folder, &segment);
     // A folder in the temporary file's place: nothing can be created there, whoever the user is.
-    let blocked = folder.path().join(segment.header.key.hex()).with_extension(TEMPORARY);
-    let full = Folder::open(temp.path().join("full"), identity("f16"), Secret([7; 32])).unwrap();
-    fs::remove_dir_all(full.path()).unwrap();
-    assert!(full.write(&segment, &mut |_| ()).is_err());
-    assert!(!blocked.exists());
+    fs::create_dir(folder.place(segment.header.key).with_extension(crate::private::TEMPORARY)).unwrap();
+    assert!(folder.write(&segment, &mut |_| ()).is_err());
     assert_eq!(folder.read(segment.header.key).unwrap(), Some(segment));
+}
+
+#[test]
+fn a_folder_in_use_is_refused_until_it_is_free() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = open(temp.path());
+    let again = || Folder::open(temp.path().join("kv"), identity("f16"), Secret([7; 32]));
+    let error = again().err().expect("it is in use").to_string();
+    assert!(error.starts_with("another hob that runs uses this folder"), "{error}");
+    drop(folder);
+    assert!(again().is_ok());
 }

@@ -106,6 +106,7 @@ impl House {
             max_tokens: Some(max_tokens),
             stop: vec![],
             owner,
+            is_background: false,
             received: Instant::now(),
             label: Default::default(),
             events,

@@ -27,7 +27,7 @@ fn is_shared_and_cut_anywhere(model: &Arc<LoadedModel>, n_pin: usize) {
         let cuts = [n_pin - 9, n_pin, n_pin + 11].into_iter().filter(|&cut| cut < tokens.len()).collect();
         TokenPrompt { tokens, cuts }
     };
-    let house = House::of(model, setup(vec![Pin { name: "house".to_owned(), prompt: split(&[&policy]) }]));
+    let house = House::of(model, setup(vec![Pin::of_house("house", split(&[&policy]))]));
     assert_eq!(house.await_warm().cells.pinned, n_pin);
     let prompts = [
         (n_pin, split(&[&policy, &question])),
@@ -63,7 +63,7 @@ fn an_unproved_windowed_model_reuses_whole_sequences_with_the_logits_of_cold_one
     let policy = text(&model, "House", 70);
     let question = text(&model, "Kitchen", 20);
     let setup = |pins| Setup { pins, ..Setup::default() };
-    let house = House::of(&model, setup(vec![Pin { name: "house".to_owned(), prompt: prompt(&[&policy]) }]));
+    let house = House::of(&model, setup(vec![Pin::of_house("house", prompt(&[&policy]))]));
     house.await_warm();
     let first = prompt(&[&policy, &question]);
     let other = prompt(&[&policy, &question[..10], &text(&model, "Attic", 10)]);
@@ -103,7 +103,7 @@ fn models_qwen_shares_its_tools_and_computes_what_it_computes_alone() {
     assert!(said.starts_with("system\nYou keep this house."), "{said}");
 
     let setup = |pins| Setup { kv_type: KvType::Q8_0, pins, ..Setup::default() };
-    let house = House::of(&model, setup(vec![Pin { name: head.name, prompt: head.prompt }]));
+    let house = House::of(&model, setup(vec![Pin::of_house(head.name, head.prompt)]));
     house.await_warm();
     for (owner, question) in [(ALICE, "Turn the kitchen lamp on."), (BOB, "Is it dark in the cellar?")] {
         let prompt = planner.plan(&request(question), &Moment::utc(0)).unwrap().prompt;
@@ -127,7 +127,7 @@ fn qwen3_is_shared_and_cut_anywhere_with_the_logits_of_a_cold_run() {
     let model = load(file.path(), Some(GEMMA));
     let policy = text(&model, "House", 300);
     let split = TokenPrompt { tokens: policy.clone(), cuts: vec![200] };
-    let pins = vec![Pin { name: "house".to_owned(), prompt: split }];
+    let pins = vec![Pin::of_house("house", split)];
     let house = House::of(&model, Setup { pins, ..Setup::default() });
     house.await_warm();
     // At the pin's end, in the middle of the pin, and in the middle of what another request left.
@@ -164,7 +164,7 @@ fn recurrent_and_hybrid_models_reuse_whole_sequences_with_the_logits_of_cold_one
             let said = house.ask(ALICE, prompt, 12).text;
             (said, house.log.row(&prompt.tokens).logits)
         };
-        let house = House::of(&model, setup(vec![Pin { name: "house".to_owned(), prompt: prompt(&[&policy]) }]));
+        let house = House::of(&model, setup(vec![Pin::of_house("house", prompt(&[&policy]))]));
         house.await_warm();
         let first = prompt(&[&policy, &question]);
         let said_to_first = house.ask(ALICE, &first, 12);

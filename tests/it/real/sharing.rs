@@ -16,7 +16,7 @@ fn house(setup: Setup) -> House {
 }
 
 fn pin(name: &str, tokens: &[Token]) -> Pin {
-    Pin { name: name.to_owned(), prompt: TokenPrompt { tokens: tokens.to_vec(), cuts: vec![] } }
+    Pin::of_house(name, TokenPrompt { tokens: tokens.to_vec(), cuts: vec![] })
 }
 
 /// All rows that the house computed, against solo runs; how many had their cells out of order.
@@ -133,7 +133,7 @@ fn five_questions_to_one_document_compute_the_document_once() {
     let head = planner.pins().unwrap().remove(0);
     let n_head = head.prompt.tokens.len();
     assert!((500..700).contains(&n_head), "{n_head} tokens");
-    let house = house(Setup { pins: vec![Pin { name: head.name, prompt: head.prompt }], ..Setup::default() });
+    let house = house(Setup { pins: vec![Pin::of_house(head.name, head.prompt)], ..Setup::default() });
     house.await_warm();
     assert_eq!(house.log.n_computed(), n_head);
 
