@@ -246,6 +246,7 @@ fn request(messages: &[Message]) -> Request {
         client: client(),
         conversation: None,
         layout: None,
+        is_background: false,
     }
 }
 

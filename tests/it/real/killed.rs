@@ -87,6 +87,7 @@ fn plan(planner: &mut Planner, messages: &[Message]) -> Planned {
         client: Client { name: "127.0.0.1".into(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
+        is_background: false,
     };
     planner.plan(&request, &Moment::now()).unwrap()
 }

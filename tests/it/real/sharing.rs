@@ -169,6 +169,7 @@ fn request(question: &str) -> Request {
         client: Client { name: "kitchen".to_owned(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
+        is_background: false,
     }
 }
 
