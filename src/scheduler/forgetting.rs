@@ -41,6 +41,8 @@ impl<E: Engine> Scheduler<E> {
         forgotten.n_segments = n_before - self.cache.tiers().held().n_segments;
         forgotten.n_cells = self.cache.forget(&mut self.engine, is_meant);
         self.tell_gone();
+        // Whoever is told that it is gone must not see it any more.
+        self.publish_status();
         info!(?forgotten, "forgotten");
         // Files that nobody here knows of go, too.
         match &self.savings.disk {
