@@ -1,8 +1,9 @@
 //! hob: a home-server assistant daemon that computes each repeated prompt token once.
 //!
 //! A house asks the same long prompt all day: policy, tools, documents; only the last line is new. hob keeps the K/V of what
-//! repeats in the cells of one llama.cpp context, lets every conversation stand on it without a copy, and tells its owner what
-//! that saved. It caches computation, never answers.
+//! repeats (what the model computed of each token) in the cells of one llama.cpp context, lets every conversation stand on it
+//! without a copy, and tells its owner what that saved. What loses its cells goes to the tiers below them, RAM and disk, and
+//! comes back from there. It caches computation, never answers.
 //!
 //! # The rooms
 //!
@@ -13,11 +14,12 @@
 //! | [`http`] | sockets, limits, routes, dialects; bytes ↔ `Request` and `Event` | tokens, cells |
 //! | [`prompt`] | order of sections, what changes in them, template, control tokens, tokens and cuts | HTTP, the engine's state |
 //! | [`scheduler`] | who is admitted, who joins a step, when an answer ends | JSON, SQL, files |
-//! | [`kv`] | the prefix tree, ids and cells as numbers, sharing and eviction | requests, time |
+//! | [`kv`] | the prefix tree, ids and cells as numbers, the tiers' index; what is shared, saved and given up | requests, time |
 //! | [`engine`] | three traits; `llama` over llama.cpp, `simulated` for tests | all of the above |
 //! | [`sources`] | commands, files and loopback addresses, read in the background | what their values are for |
 //! | [`snapshots`] | K/V as files: written, verified, swept, on a thread of their own | which are worth it |
 //! | [`telemetry`] | one row a request in SQLite with its plan, queries over them, why a request cost what it cost | prompt text |
+//! | [`private`] | folders and files of this user alone, each file whole or not there | what stands in them |
 //! | [`commands`] | what `hob` does and prints | how arguments are read: `main.rs` |
 //! | [`daemon`] | builds the rooms in order, connects them, stops them in reverse | anything else |
 //!
@@ -27,25 +29,27 @@
 //!    Bad input ends here: a 4xx that names the field.
 //! 2. `prompt::Planner`, on its own thread, moves what changes behind what stays (where the layout mode lets it), puts
 //!    the sections in order, renders them with the model's template and turns the text into [`request::TokenPrompt`]: tokens,
-//!    and cuts where sections end. Which tokens are whose (`prompt::regions`) goes along for `hob why`. Too long for the context: 400 with both numbers.
+//!    and cuts where sections end. Which tokens are whose (`prompt::regions`) goes along for `hob why`. Too long for the
+//!    context: 400 with both numbers.
 //! 3. [`scheduler::SchedulerHandle::submit`] queues it, or says when to come again: 503. From here HTTP only awaits events.
 //! 4. Admission (`scheduler::admission`): [`kv::Cache::stand`] finds the longest held prefix, locks it, takes a sequence id, makes it
 //!    an owner of the prefix's cells and promises cells for the rest. A request whose next tokens another one is computing
-//!    follows that one instead of computing them again. A pin that is cold is computed for the house first.
+//!    follows that one instead of computing them again. A pin that is cold is computed for the house first. What the tiers
+//!    hold beyond the cells is restored before the rest is computed, one piece a step, if that is faster
+//!    (`scheduler::restoring`).
 //! 5. Each step (`scheduler::batch`): one token for every decoding sequence, then whole prefill chunks under the budget.
 //! 6. After a step new prefixes are published in the tree, tokens are sampled, text leaves as [`request::Event`]s
 //!    (`scheduler::emission` holds back half characters and possible stop texts). A closed receiver cancels between steps.
 //! 7. The end: what was computed stays in the tree as an evictable leaf and is copied below the cells beside later steps
-//!    (`scheduler::saving`, [`kv::tiers`]); `scheduler::restoring` brings it back. The client gets usage and timings,
-//!    [`telemetry`] gets a row.
+//!    (`scheduler::saving`, [`kv::tiers`]). The client gets usage and timings, [`telemetry`] gets a row.
 //!
 //! # The threads: each owns its state
 //!
 //! | thread | owns | inbox |
 //! |---|---|---|
-//! | main + tokio | sockets | — |
-//! | `hob-planner` | prepared templates, tokens of stretches, profiles' heads, what changes in clients' prompts | bounded |
-//! | `hob-scheduler` | llama context, tree, budget, queue, running sequences | bounded |
+//! | main and tokio's workers | sockets | — |
+//! | `hob-planner` | prepared templates, tokens of stretches, profiles' heads, what changes in clients' prompts | bounded; full = 503 |
+//! | `hob-scheduler` | llama context, tree, budget, tiers and their bytes in RAM, queue, running sequences | bounded; full = 503 |
 //! | `hob-live` | what profiles' live entries last said | — |
 //! | `hob-snapshots` | the folder of K/V files; hashing and verifying | bounded; full = the scheduler does without |
 //! | `hob-telemetry` | the SQLite connection | bounded; full = drop and count |
@@ -56,8 +60,10 @@
 //!   and saved bit for bit. Similar text is not a hit.
 //! - A hit is at most all but the last prompt token: one must be computed to have logits.
 //! - Every cell has one state: `free + evictable + pinned + held = total`; what is promised is there:
-//!   `reserved ≤ free + evictable`. Below them no tier holds more bytes than its budget, counted before they are allocated, and
-//!   what stands behind a saved prefix is held no longer than that ([`kv::Tiers`]). Checked after every operation where debug assertions are on ([`kv::Cache::check`]).
+//!   `reserved ≤ free + evictable`. Below them no tier holds more bytes than its budget, counted before they are allocated
+//!   (but for one segment on its way to disk, and for profiles on a disk whose budget was made smaller than they are), and what
+//!   stands behind a saved prefix is held no longer than that ([`kv::Tiers`]). Checked after every operation where debug
+//!   assertions are on ([`kv::Cache::check`]).
 //! - A leaf's sequence id owns the cells of its whole path; inner nodes have none.
 //! - A private prefix is matched by its owner alone; only configured pins are public to the house.
 //! - Where a prompt is cut into chunks depends on positions only, never on load or time. Equal tokens cut at equal places have
@@ -67,8 +73,8 @@
 //!   groups (Q4_K_M; not Q4_1). These are roundings; what is reused is the same in all of them.
 //! - An older answer is never failed for want of cells: the newest is parked and goes on later.
 //! - Nothing is truncated silently. Prompt text is in no log and no table; what changes of it is in one file for its user alone.
-//! - The middle (`prompt`'s parts but for `kept`, `store` and `moment`, `kv::tree`, `kv::tiers`, `kv::budget`, `scheduler::batch`, `scheduler::emission`) does no IO and reads no
-//!   clock; each thread owns its state; no mutex on the way of a token.
+//! - The middle (`prompt`'s parts but for `kept`, `store` and `moment`, all of `kv`, `scheduler::batch`, `scheduler::emission`)
+//!   does no IO and reads no clock; each thread owns its state; no mutex on the way of a token.
 //! - Only `engine::llama` names llama.cpp, only `telemetry` SQLite, only `http` hyper and axum. `tests/it/tidy.rs` enforces it.
 
 pub mod commands;

@@ -512,7 +512,7 @@ fn n_head_tokens(sections: &[Section], regions: &[Region]) -> usize {
 }
 
 /// The bytes of the system messages, one after the other, that the client marked for its own cache: all up to its last mark
-/// there (R15), but for lines at the front that are made for each request. Claude Code's billing header is such a line: it
+/// there, but for lines at the front that are made for each request. Claude Code's billing header is such a line: it
 /// stands before the marks, and the service that those are meant for takes it out.
 fn marked(messages: &[Message], now: i64) -> Range<usize> {
     let leading = messages.iter().take_while(|message| matches!(message.role, Role::System | Role::Developer));

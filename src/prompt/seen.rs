@@ -4,7 +4,7 @@
 //! set is rendered as it first was. A new one begins like the known set that most of it can follow, and ends with what that
 //! one does not have, so that a tool that changes with each request comes to stand last. Nothing is sorted: without
 //! evidence the client's own order stays, and so does each tool, once. Sets belong to an owner and a model; private text,
-//! bounded, kept beside the records (R14). Lost sets cost tokens, never truth.
+//! bounded, kept beside the records. Lost sets cost tokens, never truth.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::memo::Memo;
 use super::{canonical, toolset};
 use crate::request::Owner;
 
-/// All sets of all owners: 200 of thirty tools. Records have the rest of R14's 32 MiB.
+/// All sets of all owners: 200 of thirty tools. Records have the rest of 32 MiB.
 const N_BYTES_MAX: usize = 4 << 20;
 /// Of one owner and model. A house's programs have two or three each; more are one with a tool that never stays the same.
 const N_SETS_MAX: usize = 16;

@@ -1,6 +1,6 @@
 //! The file that what the planner learnt outlives a restart in.
 //!
-//! It is private text (R14). It is written and read whole or not at all: without it prompts cost more tokens, and are as true.
+//! It is private text. It is written and read whole or not at all: without it prompts cost more tokens, and are as true.
 //! What stands in it, `kept` knows.
 
 use std::fs;
@@ -14,7 +14,7 @@ use crate::private::{create_folder, write_whole};
 
 /// Rises when the file's meaning changes.
 const HEAD: &str = "hob live 2";
-/// Four times what is kept in memory (R14), because as text it is longer by escapes and names; a file above this is not ours.
+/// Four times what is kept in memory, because as text it is longer by escapes and names; a file above this is not ours.
 const FILE_BYTES_MAX: u64 = 4 * (32 << 20);
 
 /// Why a file was not written or not read. A file that is not there is no error.

@@ -204,7 +204,7 @@ impl House {
         let text = self.letters.read(&planned.prompt.tokens);
         let as_sent = self.letters.read(&as_sent.prompt.tokens);
 
-        // R7.
+        // The last value that the prompt shows is the true one.
         let last = |text: &str, before: &str, after: char| {
             let (_, rest) = text.rsplit_once(before)?;
             Some(rest.split(after).next().unwrap_or(rest).to_owned())

@@ -1,8 +1,8 @@
 //! What goes in front of which message: the live block, its words, and when what stands there already is enough.
 //!
 //! A *live block* is one marker line and the values of the slots that differ from the last ones a reader of the prompt
-//! has seen. It stands in front of somebody's own bytes inside the same message and is never changed once written
-//! (R9). Where values come from and where records are kept is not known here.
+//! has seen. It stands in front of somebody's own bytes inside the same message and is never changed once written.
+//! Where values come from and where records are kept is not known here.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use super::names;
 use super::records::{Record, Written};
 use super::slots::{Placed, SlotIdx, Value};
 
-/// A tool loop sees its first time for this long (R6).
+/// A tool loop sees its first time for this long.
 pub(super) const LOOP_S: i64 = 60;
 
 /// The last value of each slot that a prompt shows, and since when.

@@ -1,8 +1,8 @@
 //! Families: requests whose system texts are one text with changing places, and the evidence of what changes.
 //!
-//! A *family* is what one owner's requests to one model have in common (R1). Its *spine* is the text as last seen, with
+//! A *family* is what one owner's requests to one model have in common. Its *spine* is the text as last seen, with
 //! each block's changes counted; a *layout* is cut from the spine when a conversation needs one, and stays as it is
-//! (R10). Values and history are not known here.
+//!. Values and history are not known here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use super::blocks::{Block, Kind};
 use super::digest::Digest;
 use super::slots::{Form, Layout, Place, assign, runs};
 
-/// Changes that make a state (R3). Changed blocks are counted: a run in which two lines changed at once is evidence
+/// Changes that make a state. Changed blocks are counted: a run in which two lines changed at once is evidence
 /// enough. Nothing is lost by believing it then: what stands behind a change is computed anyway.
 const N_CHANGES_MIN: u32 = 2;
-/// Changed siblings that make the whole list one slot (R2). Added and removed ones do not count: a device that is new
+/// Changed siblings that make the whole list one slot. Added and removed ones do not count: a device that is new
 /// in a list of 50 is no reason to repeat all of them in each conversation.
 const N_SIBLINGS_MIN: usize = 2;
-/// Without a change for this long a state is text like any other (R10).
+/// Without a change for this long a state is text like any other.
 const STILL_S: i64 = 30 * 24 * 3600;
 /// A text laid this recently is likely to be held, and worth more than a better layout.
 const HELD_S: i64 = 3600;
@@ -27,7 +27,7 @@ const HELD_S: i64 = 3600;
 const N_LAYOUTS_MAX: usize = 8;
 /// Texts remembered as laid, and beginnings of texts as sent: some of each for a request.
 const N_LAID_MAX: usize = 256;
-/// A slot whose value is this many times longer than ever before holds another text (R1).
+/// A slot whose value is this many times longer than ever before holds another text.
 const GROWTH_MAX: usize = 2;
 
 #[derive(Debug, Serialize, Deserialize)]

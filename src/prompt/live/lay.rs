@@ -16,9 +16,9 @@ use super::slots::{self, Layout, Placed, Terms};
 use super::{Cause, Fit, Gain, Input, Laid, LiveBlock, Mode, Moved};
 use crate::request::{Message, Role};
 
-/// An equal request within this time is a retry and gets equal bytes (R16); later its marker would tell an old time.
+/// An equal request within this time is a retry and gets equal bytes; later its marker would tell an old time.
 pub(super) const RETRY_S: i64 = 600;
-/// Stale live tokens are compacted above this part of the context (R11).
+/// Stale live tokens are compacted above this part of the context.
 const STALE_PART: usize = 8;
 
 /// Runs of blocks that move of which each is compared with what was sent before; from the last on they are one.
@@ -114,7 +114,7 @@ impl<'a> Prompt<'_, 'a> {
         Some(Laid { n_gained_bytes, gain, ..self.render(&basis, records, &keys) })
     }
 
-    /// The records that history and, if it was laid before, this request are rendered from (R5, R6).
+    /// The records that history and, if it was laid before, this request are rendered from.
     fn basis(
         &self,
         family: &mut Family,

@@ -34,11 +34,11 @@ use lay::{Prompt, fixed_blocks};
 use records::{Record, Records};
 use slots::Terms;
 
-/// Stable bytes that must be the same in a family, as a share (R1).
+/// Stable bytes that must be the same in a family, as a share.
 const AGREEMENT_MIN: f64 = 0.75;
 /// Families of all owners together; the least used one gives way.
 const N_FAMILIES_MAX: usize = 256;
-/// Records and evidence; with the tool sets in `seen` they make the 32 MiB of R14.
+/// Records and evidence; with the tool sets in `seen` they make 32 MiB.
 const N_BYTES_MAX: usize = 28 << 20;
 /// Evidence has this part of them: 7 MiB are some 200 texts of 150 lines that have changed their layout often.
 const FAMILIES_PART: usize = 4;
@@ -73,7 +73,7 @@ pub(super) struct Input<'a> {
     pub(super) clock_sentences: &'a dyn Fn(&str, i64) -> Vec<Range<usize>>,
 }
 
-/// How hard to try to be short (R12).
+/// How hard to try to be short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fit {
     Free,
@@ -155,11 +155,11 @@ pub enum Cause {
     Appended,
     /// The same request again.
     Retried,
-    /// No record was found: they are lost, or the client trimmed or rewrote its history (R13).
+    /// No record was found: they are lost, or the client trimmed or rewrote its history.
     Trimmed,
     /// Records were found, but the text that stays is another now.
     SystemChanged,
-    /// Too much of it was stale, or it had to be shorter (R11).
+    /// Too much of it was stale, or it had to be shorter.
     Compacted,
 }
 

@@ -11,7 +11,7 @@ use super::blocks::{self, Block, Clocks, Kind};
 use super::digest::Digest;
 use super::slots::SlotIdx;
 
-/// Stands in front of what is there no more (R8).
+/// Stands in front of what is there no more.
 const NO_LONGER: &str = "no longer: ";
 
 pub(super) struct Names<'b, 'a> {

@@ -1,7 +1,7 @@
 //! Records: what was written in front of which message, so that a conversation's past is rendered as it was.
 //!
-//! A *record* belongs to one message of one conversation, named by what was said up to it (R4); its chain is the records
-//! in front of it, back to the conversation's first. Private text: bounded, never logged (R14). Lost records cost tokens,
+//! A *record* belongs to one message of one conversation, named by what was said up to it; its chain is the records
+//! in front of it, back to the conversation's first. Private text: bounded, never logged. Lost records cost tokens,
 //! never truth: what no record shows as visible is written again.
 
 use std::collections::{BTreeMap, HashMap};

@@ -39,7 +39,7 @@ pub(super) enum Place {
     },
 }
 
-/// What the text in a slot looks like, and with it who may move it (R15).
+/// What the text in a slot looks like, and with it who may move it.
 ///
 /// `safe` moves data from wherever it stands, and what people wrote as sentences only where nothing else changes by it: a
 /// few short lines at the text's very end, behind which stand tools and the conversation alone. In front of the question

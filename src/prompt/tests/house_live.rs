@@ -223,7 +223,7 @@ fn an_edited_turn_and_a_regenerated_one_see_the_present() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// R7 for what the house says, with the client's text left alone and with slots of its own.
+    /// The same as for clients' text, for what the house says, with the client's text left alone and with slots of its own.
     #[test]
     fn the_last_value_that_a_prompt_shows_is_the_true_one(
         moderate: bool,

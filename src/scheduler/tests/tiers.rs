@@ -135,7 +135,7 @@ fn what_lost_its_cells_comes_back_from_ram_and_says_the_same() {
     house.is_empty();
 }
 
-/// The twelve conversations of kv.md: on llama-server with a 120 MiB cache 0 % of round two is reused.
+/// Twelve conversations, on which llama-server with a 120 MiB cache reuses 0 % in round two.
 #[test]
 fn twelve_conversations_with_room_for_four_compute_only_their_new_turns() {
     let policy = text('p', 430);

@@ -138,7 +138,7 @@ fn leading(messages: &[Message]) -> String {
     leading.map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// R7 and what goes with it, from the request and the laid prompt alone: what stays and the last values of the slots are,
+/// What must hold of every layout, from the request and the laid prompt alone: what stays and the last values of the slots are,
 /// word for word, the system text; what stays is in its order; nobody's words have changed; each block says what it is
 /// said to.
 fn check(sent: &[Message], laid: &Laid, now: i64, records_were_lost: bool) {

@@ -236,7 +236,7 @@ fn live_through(events: &[Event], mode: Mode, has_names: bool, n_context_tokens:
         let parent = laid.record.and_then(|id| records.get(records.get(id)?.parent?));
         let is_own = parent.is_some_and(|parent| parent.conversation == Some(Digest::of(chat.name.as_bytes())));
         let goes_on = chat.last.first() == laid.messages.first() && sent.len() > chat.last.len();
-        // In a tool loop a state that changed may call for an older rendering of the same question (R6).
+        // In a tool loop a state that changed may call for an older rendering of the same question.
         let written = text.write(chat.room, 0);
         let is_same = chat.text == written || chat.turns.last().is_some_and(|turn| turn.role == Role::User);
         chat.text = written;
