@@ -254,10 +254,6 @@ fn live_through(events: &[Event], mode: Mode, has_names: bool, n_context_tokens:
             );
         }
         chat.last = laid.messages.to_vec();
-        // Asked again, a turn may have two records whose answers are alike: history may go on from either.
-        if matches!(event, Event::Again { .. }) {
-            chat.last.clear();
-        }
         chat.record = laid.record;
     }
 }
