@@ -124,6 +124,9 @@ impl<'a> Prompt<'_, 'a> {
     ) -> Option<Basis> {
         let mut placed = PlacedByVersion { prompt: self, known: Vec::new() };
         let mut was_changed = false;
+        // Another conversation's turn that this request repeats word for word. It is a past only for one that has none of its
+        // own: what a conversation was given stays as it was.
+        let mut repeated: Option<RecordId> = None;
         for at in (0..=self.newest).rev() {
             let Some(key) = keys[at] else { continue };
             let answer = self.turns.get(at + 1).filter(|next| next.role == Role::Assistant).map(records::answer);
@@ -154,6 +157,14 @@ impl<'a> Prompt<'_, 'a> {
                     if in_this_turn { (states.0 as u8, same_answer) } else { (same_answer, states.0 as u8) };
                 best = best.max(Some((same_conversation, first, second, id)));
             }
+            let is_own = best.is_some_and(|(same_conversation, ..)| same_conversation);
+            if at == self.newest && conversation.is_some() && !is_own {
+                repeated = best.map(|(.., id)| id);
+                continue;
+            }
+            if repeated.is_some() && !is_own {
+                continue;
+            }
             if let Some((.., id)) = best {
                 let record = records.get(id).expect("it was just found");
                 let version = record.version;
@@ -166,6 +177,11 @@ impl<'a> Prompt<'_, 'a> {
                 let cause = if at == self.newest { Cause::Retried } else { Cause::Appended };
                 return Some(Basis { version, placed, chain: records.chain(id), cause });
             }
+        }
+        if let Some(id) = repeated {
+            let version = records.get(id).expect("it was just found").version;
+            let placed = placed.take(version).expect("it was just placed");
+            return Some(Basis { version, placed, chain: records.chain(id), cause: Cause::Retried });
         }
         let (version, placed) = self.place_anew(family)?;
         let has_history = self.turns[..self.newest].iter().any(|message| message.role != Role::System);

@@ -192,6 +192,29 @@ fn asking_again_after_ten_minutes_tells_the_new_time() {
 }
 
 #[test]
+fn a_conversation_goes_on_from_its_own_past_though_another_one_said_the_same() {
+    let mut house = taught(Mode::Optimise);
+    let question = [user("Light?")];
+    let goes_on = [user("Light?"), assistant("On."), user("Light?")];
+    let ask = |house: &mut House, name: &str, turns: &[Message]| {
+        house.conversation = Some(name.to_string());
+        let sent: Vec<Message> = [home(house.now, "kitchen", "on")].into_iter().chain(turns.to_vec()).collect();
+        let laid = house.lay(&sent);
+        house.live.answered(laid.record.unwrap(), &assistant("On."));
+        laid.messages.into_owned()
+    };
+    ask(&mut house, "hers", &question);
+    house.now += 1;
+    // His stands on what she was given a second ago; meanwhile she asks again, and is told the new time.
+    let his = ask(&mut house, "his", &goes_on);
+    let hers = ask(&mut house, "hers", &question);
+    assert!(!his.starts_with(&hers));
+    assert!(ask(&mut house, "hers", &goes_on).starts_with(&hers));
+    // Who has no past here takes all of it over.
+    assert_eq!(ask(&mut house, "a third one's", &goes_on)[..2], hers);
+}
+
+#[test]
 fn an_edit_of_the_second_of_five_turns_keeps_the_first() {
     let mut house = taught(Mode::Optimise);
     let mut chat = Vec::new();
