@@ -25,7 +25,7 @@ use super::refused::Refused;
 use super::segment::{Header, SegmentKey};
 use super::tiers::{Gone, GoneCause, Tiers};
 use super::tree::{Leaf, NodeId, Tree};
-use super::value::{Reuse, Speeds};
+use super::value::{Reuse, Speeds, compute};
 use super::wholes::Wholes;
 use crate::engine::{Engine, EngineError, Memory, SeqId};
 use crate::request::{MissCause, Owner, Token};
@@ -460,13 +460,12 @@ impl Cache {
     pub fn evict<E: Engine>(&mut self, engine: &mut E, cause: EvictionCause) -> bool {
         match &self.store {
             Store::Tree(tree) => {
-                let Some((leaf, priority)) = tree.least_valuable(|leaf| self.seconds_back(leaf)) else { return false };
+                let Some((leaf, priority)) = tree.least_valuable(|leaf| self.cost_back(leaf)) else { return false };
                 self.tree().age(priority);
                 self.evict_leaf(engine, leaf, cause);
             }
             Store::Wholes(wholes) => {
-                let seconds = |n: usize| self.speeds.compute(n);
-                let Some((seq, priority)) = wholes.least_valuable(|whole| seconds(whole.tokens.len())) else {
+                let Some((seq, priority)) = wholes.least_valuable(|whole| compute(whole.tokens.len())) else {
                     return false;
                 };
                 if let Some(whole) = wholes.get(seq).filter(|whole| whole.reuse != Reuse::Never) {
@@ -554,9 +553,9 @@ impl Cache {
         n_leaves
     }
 
-    /// Seconds until a leaf's cells would be back: the cheaper of restoring, where it is saved, and computing.
-    fn seconds_back(&self, leaf: &Leaf) -> f64 {
-        let compute = self.speeds.compute(leaf.n_cells);
+    /// The cost to get a leaf's cells back: the smaller of restoring, where it is saved, and computing.
+    fn cost_back(&self, leaf: &Leaf) -> f64 {
+        let compute = compute(leaf.n_cells);
         match leaf.saved.filter(|&key| self.tiers.contains(key)) {
             None => compute,
             Some(_) => compute.min(self.speeds.restore((self.bytes_per_token * leaf.n_cells as f64) as u64, 0)),

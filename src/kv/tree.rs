@@ -109,7 +109,7 @@ pub struct Tree {
     free_places: Vec<usize>,
     /// Counts uses; a counter and no clock, so that equal inputs give equal trees.
     tick: u64,
-    /// Moves up to what is given up, in seconds per cell.
+    /// Moves up to what is given up, in cost per cell.
     clock: Clock,
     /// Counted by whoever knows the time.
     epoch: u32,
@@ -369,10 +369,10 @@ impl Tree {
     }
 
     /// The leaf that is worth least of those neither locked nor pinned; of equals the one that was used longest ago.
-    /// `seconds`: how long it would take to get the leaf's cells back. With its priority, for `age`.
-    pub fn least_valuable(&self, seconds: impl Fn(&Leaf) -> f64) -> Option<(Leaf, f64)> {
+    /// `cost`: of getting the leaf's cells back. With its priority, for `age`.
+    pub fn least_valuable(&self, cost: impl Fn(&Leaf) -> f64) -> Option<(Leaf, f64)> {
         let valued = self.evictable_leaves().map(|(leaf, node)| {
-            let priority = node.clock.priority(node.reuse, seconds(&leaf), leaf.n_cells as f64);
+            let priority = node.clock.priority(node.reuse, cost(&leaf), leaf.n_cells as f64);
             (priority, node.used, leaf)
         });
         let least = valued.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

@@ -1,5 +1,8 @@
-//! What a held run of tokens is worth: expected reuse × seconds to get it back ÷ size, with ageing
+//! What a held run of tokens is worth: expected reuse × cost to get it back ÷ size, with ageing
 //! (GreedyDual-Size-Frequency, Cherkasova 1998).
+//!
+//! *Cost* is time, told in tokens: how many could be computed meanwhile. So what can only be computed costs the same on a busy
+//! machine as on a quiet one, and what goes first among it does not depend on when a speed was measured.
 //!
 //! A *priority* orders what could be given up in one tier: the lowest goes first. It is the tier's clock at the last use plus the
 //! value; the clock moves up to the priority of whatever went, so that what is never used again falls behind what came later,
@@ -48,7 +51,7 @@ impl Reuse {
     }
 }
 
-/// A tier's clock, in its own unit: seconds per cell or per byte.
+/// A tier's clock, in its own unit: cost per cell or per byte.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug, Default)]
 pub struct Clock(f64);
 
@@ -59,8 +62,8 @@ impl Clock {
     }
 
     /// The priority of what was last used at this time. `size` > 0.
-    pub fn priority(self, reuse: Reuse, seconds: f64, size: f64) -> f64 {
-        self.0 + reuse.expected() * seconds / size
+    pub fn priority(self, reuse: Reuse, cost: f64, size: f64) -> f64 {
+        self.0 + reuse.expected() * cost / size
     }
 }
 
@@ -80,22 +83,17 @@ const RAM_GUESS: f64 = 2e9;
 const DISK_GUESS: f64 = 2e8;
 
 impl Speeds {
-    /// Seconds to compute `n` tokens.
-    pub fn compute(&self, n_tokens: usize) -> f64 {
-        // Before anything was measured: as fast as a small machine.
-        let speed = if self.prefill > 0.0 { self.prefill } else { 100.0 };
-        n_tokens as f64 / speed
-    }
-
-    /// Seconds to bring bytes back: those that lie in RAM, and those on disk, which then come through RAM.
+    /// The cost of bringing bytes back: those that lie in RAM, and those on disk, which then come through RAM.
     pub fn restore(&self, in_ram: u64, on_disk: u64) -> f64 {
-        self.ram.seconds(in_ram + on_disk, RAM_GUESS) + self.disk.seconds(on_disk, DISK_GUESS)
+        let seconds = self.ram.seconds(in_ram + on_disk, RAM_GUESS) + self.disk.seconds(on_disk, DISK_GUESS);
+        // Before anything was measured: as fast as a small machine.
+        seconds * if self.prefill > 0.0 { self.prefill } else { 100.0 }
     }
 
     /// Whether `n_tokens` are sooner restored than computed. What was never measured is tried.
     pub fn restores_faster(&self, n_tokens: usize, in_ram: u64, on_disk: u64) -> bool {
         let is_known = self.prefill > 0.0 && self.ram.is_known() && (on_disk == 0 || self.disk.is_known());
-        !is_known || self.restore(in_ram, on_disk) < self.compute(n_tokens)
+        !is_known || self.restore(in_ram, on_disk) < compute(n_tokens)
     }
 
     /// It was not tried because it seemed slow: a disk that slept once must not be called slow for ever.
@@ -105,6 +103,11 @@ impl Speeds {
             self.disk.doubt();
         }
     }
+}
+
+/// The cost of computing `n_tokens`.
+pub fn compute(n_tokens: usize) -> f64 {
+    n_tokens as f64
 }
 
 /// Bytes per second of one way, as it is when nothing disturbs it.
@@ -157,9 +160,9 @@ mod tests {
     }
 
     #[test]
-    fn the_seconds_saved_for_each_byte_decide() {
+    fn the_cost_saved_for_each_byte_decides() {
         let clock = Clock::default();
-        let priority = |seconds, size| clock.priority(Reuse::Once, seconds, size);
+        let priority = |cost, size| clock.priority(Reuse::Once, cost, size);
         assert!(priority(2.0, 100.0) > priority(1.0, 100.0));
         assert!(priority(1.0, 100.0) > priority(1.0, 200.0));
         assert!(clock.priority(Reuse::Hits(1), 1.0, 100.0) > priority(1.0, 100.0));

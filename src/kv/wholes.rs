@@ -24,7 +24,7 @@ pub struct Whole {
 pub struct Wholes {
     held: Vec<Whole>,
     tick: u64,
-    /// Moves up to what is given up, in seconds per cell.
+    /// Moves up to what is given up, in cost per cell.
     clock: Clock,
 }
 
@@ -70,11 +70,11 @@ impl Wholes {
     }
 
     /// The sequence of the whole that is worth least of those not pinned; of equals the one that was used longest ago.
-    /// `seconds`: how long it would take to get it back. With its priority, for `evict`.
-    pub fn least_valuable(&self, seconds: impl Fn(&Whole) -> f64) -> Option<(SeqId, f64)> {
+    /// `cost`: of getting it back. With its priority, for `evict`.
+    pub fn least_valuable(&self, cost: impl Fn(&Whole) -> f64) -> Option<(SeqId, f64)> {
         let unpinned = self.held.iter().filter(|whole| !whole.is_pinned);
         let valued = unpinned.map(|whole| {
-            let priority = whole.clock.priority(whole.reuse, seconds(whole), whole.tokens.len().max(1) as f64);
+            let priority = whole.clock.priority(whole.reuse, cost(whole), whole.tokens.len().max(1) as f64);
             (priority, whole.used, whole.seq)
         });
         let least = valued.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

@@ -170,8 +170,7 @@ impl<E: Engine> Scheduler<E> {
 
     /// Whether the segment is being written now.
     fn write(&mut self, key: SegmentKey) -> bool {
-        let speeds = *self.cache.speeds();
-        let Some(segment) = self.cache.tiers().begin_write(key, &speeds) else {
+        let Some(segment) = self.cache.tiers().begin_write(key) else {
             self.cache.tiers().drop_passing(key);
             return false;
         };

@@ -166,7 +166,7 @@ fn a_pin_that_the_disk_has_no_room_for_is_not_copied_for_ever() {
             match house.cache.save_piece(&mut house.engine, &mut saving) {
                 Saved::Segment { key, is_passing } => {
                     segments.push(is_passing);
-                    assert!(house.cache.tiers().begin_write(key, &Default::default()).is_none());
+                    assert!(house.cache.tiers().begin_write(key).is_none());
                     house.cache.tiers().drop_passing(key);
                 }
                 Saved::Done => break,

@@ -26,7 +26,7 @@ impl Tiers {
 
     /// The bytes of a segment to write now, room made for its file; `None`: it has one, its parent has none, or it is not worth
     /// the room.
-    pub fn begin_write(&mut self, key: SegmentKey, speeds: &Speeds) -> Option<Segment> {
+    pub fn begin_write(&mut self, key: SegmentKey) -> Option<Segment> {
         let entry = self.entries.get(&key)?;
         let pieces = entry.ram.clone()?;
         let parent_is_there = entry.parent.is_none_or(|parent| self.entries[&parent].file == File::There);
@@ -35,7 +35,7 @@ impl Tiers {
         }
         // A file that is written again, since it is kept for another reason now, is counted already.
         let n_new = if entry.file == File::There { 0 } else { entry.ram_bytes() + FILE_BYTES };
-        if self.make_disk_room(n_new, key, speeds).is_err() {
+        if self.make_disk_room(n_new, key).is_err() {
             return None;
         }
         let entry = self.entries.get_mut(&key).expect("making room does not take what is written");
@@ -70,7 +70,7 @@ impl Tiers {
             entry.ram = None;
         }
         // Files are a little larger than what was counted for them.
-        let _ = self.make_disk_room(0, key, &Speeds::default());
+        let _ = self.make_disk_room(0, key);
         self.check();
     }
 
@@ -123,7 +123,7 @@ impl Tiers {
                 }
             }
         }
-        let _ = self.make_disk_room(0, SegmentKey([0; 32]), &Speeds::default());
+        let _ = self.make_disk_room(0, SegmentKey([0; 32]));
         self.check();
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Entry, FILE_BYTES, File, Gone, GoneCause, NoRoom, Tier, Tiers};
 use crate::kv::segment::{Kept, SegmentKey};
-use crate::kv::value::{Reuse, Speeds};
+use crate::kv::value::{Reuse, Speeds, compute};
 use crate::request::Token;
 
 impl Tiers {
@@ -38,7 +38,7 @@ impl Tiers {
         if n_bytes > self.budgets.ram {
             return Err(NoRoom::TooLarge);
         }
-        let priority = self.ram_clock.priority(reuse, speeds.compute(n_tokens), n_bytes as f64);
+        let priority = self.ram_clock.priority(reuse, compute(n_tokens), n_bytes as f64);
         while self.ram + self.reserved + n_bytes > self.budgets.ram {
             let candidates = self.entries.iter().filter(|(key, entry)| {
                 let is_free = entry.ram.is_some() && !entry.is_passing && entry.file != File::Writing;
@@ -67,16 +67,14 @@ impl Tiers {
         Ok(())
     }
 
-    pub(super) fn make_disk_room(&mut self, n_bytes: u64, for_key: SegmentKey, speeds: &Speeds) -> Result<(), NoRoom> {
+    pub(super) fn make_disk_room(&mut self, n_bytes: u64, for_key: SegmentKey) -> Result<(), NoRoom> {
         if n_bytes > self.budgets.disk {
             return Err(NoRoom::TooLarge);
         }
         let priority = self.entries.get(&for_key).map_or(f64::INFINITY, |entry| match entry.header.kept {
-            Kept::Private => self.disk_clock.priority(
-                entry.reuse,
-                speeds.compute(entry.header.tokens.len()),
-                entry.ram_bytes() as f64,
-            ),
+            Kept::Private => {
+                self.disk_clock.priority(entry.reuse, compute(entry.header.tokens.len()), entry.ram_bytes() as f64)
+            }
             Kept::Pin | Kept::Learned => f64::INFINITY,
         });
         let spared = self.ancestors(for_key);
@@ -88,7 +86,7 @@ impl Tiers {
                     && !spared.contains(key)
             });
             let least = candidates
-                .map(|(&key, entry)| (self.disk_priority(entry, speeds), entry.tick, key))
+                .map(|(&key, entry)| (self.disk_priority(entry), entry.tick, key))
                 .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             let Some((least, _, key)) = least.filter(|(least, ..)| *least <= priority) else {
                 if priority.is_finite() {
@@ -120,16 +118,16 @@ impl Tiers {
 
     pub(super) fn ram_priority(&self, entry: &Entry, speeds: &Speeds) -> f64 {
         let n_bytes = entry.header.n_bytes() as u64;
-        let seconds = match entry.file {
-            File::There => speeds.restore(0, n_bytes).min(speeds.compute(entry.header.tokens.len())),
-            File::None | File::Writing => speeds.compute(entry.header.tokens.len()),
+        let cost = match entry.file {
+            File::There => speeds.restore(0, n_bytes).min(compute(entry.header.tokens.len())),
+            File::None | File::Writing => compute(entry.header.tokens.len()),
         };
-        entry.ram_used.priority(entry.reuse, seconds, entry.ram_bytes() as f64)
+        entry.ram_used.priority(entry.reuse, cost, entry.ram_bytes() as f64)
     }
 
-    fn disk_priority(&self, entry: &Entry, speeds: &Speeds) -> f64 {
-        let seconds = speeds.compute(entry.header.tokens.len());
-        entry.disk_used.priority(entry.reuse, seconds, entry.file_bytes.max(1) as f64)
+    fn disk_priority(&self, entry: &Entry) -> f64 {
+        let cost = compute(entry.header.tokens.len());
+        entry.disk_used.priority(entry.reuse, cost, entry.file_bytes.max(1) as f64)
     }
 
     /// Takes the bytes out of RAM; without a file the segment is gone.

@@ -67,7 +67,7 @@ impl House {
     }
 
     fn write(&mut self, key: SegmentKey) -> bool {
-        let Some(segment) = self.tiers.begin_write(key, &self.speeds) else { return false };
+        let Some(segment) = self.tiers.begin_write(key) else { return false };
         self.tiers.written(key, ram_bytes(&segment.header) + FILE_BYTES);
         true
     }
@@ -201,7 +201,7 @@ fn what_only_passes_through_ram_is_beside_the_budget_and_readable_until_it_is_wr
     let pin = segment(Owner::Public, Kept::Pin, &path, 0);
     let key = pin.header.key;
     assert!(house.tiers.insert(&path, pin, Reuse::Once, true, &house.speeds));
-    assert!(house.tiers.begin_write(key, &house.speeds).is_some());
+    assert!(house.tiers.begin_write(key).is_some());
     let chain = house.tiers.find(ALICE, &path);
     assert_eq!((chain.n_tokens, house.tiers.n_on_disk(&chain, 0), house.tiers.held().ram), (6, 0, 0));
     house.tiers.written(key, 1_000);
@@ -211,7 +211,7 @@ fn what_only_passes_through_ram_is_beside_the_budget_and_readable_until_it_is_wr
     let pin = segment(Owner::Public, Kept::Pin, &other, 0);
     let key = pin.header.key;
     house.tiers.insert(&other, pin, Reuse::Once, true, &house.speeds);
-    house.tiers.begin_write(key, &house.speeds);
+    house.tiers.begin_write(key);
     house.tiers.write_failed(key);
     assert_eq!(house.found(ALICE, "other"), 0);
 }
@@ -390,7 +390,7 @@ proptest! {
                 }
                 Op::WriteFails(owner, text) => {
                     for link in house.tiers.find(OWNERS[owner], &tokens(&text)).links {
-                        if house.tiers.begin_write(link.key, &house.speeds).is_some() {
+                        if house.tiers.begin_write(link.key).is_some() {
                             house.tiers.write_failed(link.key);
                         }
                     }

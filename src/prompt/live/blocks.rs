@@ -22,8 +22,6 @@ pub(super) struct Block<'a> {
     pub(super) kind: Kind,
     /// Of an item or a row: the digest of the block its list stands under.
     pub(super) list: Option<Digest>,
-    /// Of an item or a row under a heading: the heading's index.
-    pub(super) heading_idx: Option<usize>,
     pub(super) digest: Digest,
     /// It holds the time, or something made up for this request alone.
     pub(super) is_clock: bool,
@@ -100,7 +98,6 @@ fn push<'a>(text: &'a str, kind: Kind, message_idx: usize, clocks: Clocks, block
             gap: &text[content.len()..],
             kind: if is_line { Kind::Line } else { kind },
             list: None,
-            heading_idx: None,
             digest: Digest::of(content.as_bytes()),
             is_clock,
             message_idx,
@@ -129,7 +126,7 @@ fn push<'a>(text: &'a str, kind: Kind, message_idx: usize, clocks: Clocks, block
 
 /// Tells items and rows which list they are in.
 fn link_lists(blocks: &mut [Block], first_idx: usize) {
-    let mut open: Option<(Option<Digest>, Option<usize>)> = None;
+    let mut open: Option<Digest> = None;
     for block_idx in first_idx..blocks.len() {
         if !matches!(blocks[block_idx].kind, Kind::Item | Kind::Row) {
             // A clock above a list may change or move; the list is under what stands above both.
@@ -138,14 +135,12 @@ fn link_lists(blocks: &mut [Block], first_idx: usize) {
             }
             continue;
         }
-        let (list, heading_idx) = *open.get_or_insert_with(|| {
-            let above = (first_idx..block_idx).rev().find(|&above_idx| !blocks[above_idx].is_clock);
-            let heading_idx = above.filter(|&above_idx| blocks[above_idx].kind == Kind::Heading);
+        let list = *open.get_or_insert_with(|| {
+            let above = blocks[first_idx..block_idx].iter().rev().find(|above| !above.is_clock);
             // The first block's list stands under nothing.
-            let list = above.map_or(Digest::of(b""), |above_idx| blocks[above_idx].digest);
-            (Some(list), heading_idx)
+            above.map_or(Digest::of(b""), |above| above.digest)
         });
-        (blocks[block_idx].list, blocks[block_idx].heading_idx) = (list, heading_idx);
+        blocks[block_idx].list = Some(list);
     }
 }
 
@@ -306,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_holds_its_children_and_knows_its_heading() {
+    fn an_item_holds_its_children_and_knows_its_list() {
         let text = "Devices:\n- names: AC\n  domain: switch\n- names: Fan\n\nmode: eco\n| a | b |\n";
         check(
             text,
@@ -319,9 +314,8 @@ mod tests {
             ],
         );
         let blocks = blocks(text);
-        assert_eq!(blocks[2].heading_idx, Some(0));
         assert_eq!(blocks[2].list, Some(blocks[0].digest));
-        assert_eq!(blocks[4].heading_idx, None);
+        assert_eq!(blocks[4].list, Some(blocks[3].digest));
     }
 
     #[test]
