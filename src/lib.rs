@@ -65,15 +65,17 @@
 //!   stands behind a saved prefix is held no longer than that ([`kv::Tiers`]). Checked after every operation where debug
 //!   assertions are on ([`kv::Cache::check`]).
 //! - A leaf's sequence id owns the cells of its whole path; inner nodes have none.
-//! - A private prefix is matched by its owner alone; only configured pins are public to the house.
+//! - A private prefix is matched by its owner alone; only configured pins, and those asked for on this machine as public, are the
+//!   whole house's.
 //! - Where a prompt is cut into chunks depends on positions only, never on load or time. Equal tokens cut at equal places have
 //!   equal K/V and logits bit for bit as long as nothing else moves the order in which floats are added. On llama.cpp's CPU
 //!   backend three things do (measured, `tests/it/real/`): the company in a batch with f16 K/V, other sequences' cells between one's
 //!   own (attention adds in cell order, in tiles of 64 from 64 rows on), and the company for weights whose kernel treats rows in
 //!   groups (Q4_K_M; not Q4_1). These are roundings; what is reused is the same in all of them.
 //! - An older answer is never failed for want of cells: the newest is parked and goes on later.
-//! - Nothing is truncated silently. Prompt text is in no log and no table; what changes of it is in one file for its user alone.
-//! - The middle (`prompt`'s parts but for `kept`, `store` and `moment`, all of `kv`, `scheduler::batch`, `scheduler::emission`)
+//! - Nothing is truncated silently. Prompt text is in no log and no table. What changes of it, what `hob pin add` was given, and
+//!   the token ids beside saved K/V lie in files for hob's user alone.
+//! - The middle (`prompt`'s parts but for `asked`, `kept`, `store` and `moment`, all of `kv`, `scheduler::batch`, `scheduler::emission`)
 //!   does no IO and reads no clock; each thread owns its state; no mutex on the way of a token.
 //! - Only `engine::llama` names llama.cpp, only `telemetry` SQLite, only `http` hyper and axum. `tests/it/tidy.rs` enforces it.
 

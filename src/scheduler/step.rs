@@ -1,6 +1,7 @@
 //! The loop: receive, drop who is gone, admit, compute one step, give out what it brought.
 //!
-//! Everything the scheduler owns is a plain field here; the clock is read here and nowhere below.
+//! Everything the scheduler owns is a plain field here. The clock is read here and by those who act on it (`admission`, `saving`,
+//! `restoring`, `pins`); what decides, `batch`, `emission` and all of `kv`, is told what it needs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
