@@ -92,7 +92,7 @@ impl Answer {
 
         let (owner, is_background) = (request.client.owner(), request.is_background);
         let (model, client) = (request.model.clone(), request.client.clone());
-        let (sampling, stop) = (request.sampling.clone(), request.stop.clone());
+        let (sampling, n_logprobs, stop) = (request.sampling.clone(), request.n_logprobs, request.stop.clone());
         let planned = app.house.plan(request).await?;
 
         let (n_prompt, n_context) = (planned.prompt.tokens.len(), app.house.context());
@@ -107,6 +107,8 @@ impl Answer {
         app.house.submit(Submission {
             prompt: planned.prompt,
             sampling,
+            rules: planned.rules,
+            n_logprobs,
             max_tokens: planned.max_tokens,
             stop,
             owner,
@@ -168,7 +170,7 @@ impl Answer {
                 self.spoken.tokens = done.generated.clone();
                 self.house.remember(self.spoken.clone());
             }
-            Event::Admitted(_) | Event::Failed(_) => {}
+            Event::Admitted(_) | Event::Logprobs(_) | Event::Failed(_) => {}
         }
     }
 
@@ -187,7 +189,7 @@ impl Answer {
             match self.next().await? {
                 Event::Text(piece) => text.push_str(&piece),
                 Event::Done(done) => return Ok((text, done)),
-                Event::Admitted(_) | Event::Failed(_) => {}
+                Event::Admitted(_) | Event::Logprobs(_) | Event::Failed(_) => {}
             }
         }
     }

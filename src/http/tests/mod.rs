@@ -23,8 +23,8 @@ use tokio::task::JoinHandle;
 use super::{House, PinFailure, Server};
 use crate::config::{self, Listen};
 use crate::prompt::{
-    Cause, Gain, Moved, PinWish, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken, ToolsUse,
-    Volatility,
+    Cause, Gain, Moved, PinWish, PlainReader, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken,
+    ToolsUse, Volatility,
 };
 use crate::request::{
     CacheUse, Done, Event, Finish, LayoutMode, MissCause, Owner, Request, Timings, Token, TokenPrompt,
@@ -131,6 +131,8 @@ impl House for Fake {
                     .then_some(Gain { from: 4, to: Some(10).filter(|_| mode == LayoutMode::Observe) }),
                 profile: Some("house".to_owned()),
                 max_tokens,
+                rules: Arc::default(),
+                reader: Arc::new(PlainReader),
                 opening: "assistant\n".to_owned(),
                 record: Some(7),
                 moved: if mode == LayoutMode::Off { Vec::new() } else { vec![moved] },
