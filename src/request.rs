@@ -265,10 +265,67 @@ pub struct Sampling {
     pub min_p: f32,
     /// `None`: a new one for each request.
     pub seed: Option<u32>,
-    pub repeat_penalty: f32,
-    pub frequency_penalty: f32,
-    pub presence_penalty: f32,
+    pub penalties: Penalties,
+    /// Penalises what goes on repeating (the "don't repeat yourself" sampler).
+    pub dry: Dry,
+    /// Keeps what lies within so many standard deviations of the best logit; 0 keeps all.
+    pub top_n_sigma: f32,
+    /// Keeps what is about as surprising as expected, up to this much of the probability; 1 keeps all.
+    pub typical_p: f32,
+    pub xtc: Xtc,
+    /// The temperature moves by up to so much with the entropy of what could come; 0: not at all.
+    pub dynatemp_range: f32,
+    pub dynatemp_exponent: f32,
+    /// Keeps the surprise of the text at a level, in place of the other samplers.
+    pub mirostat: Option<Mirostat>,
+    /// Candidates that each sampler keeps at least.
+    pub min_keep: usize,
     pub logit_bias: Vec<(Token, f32)>,
+    /// The model cannot end its answer.
+    pub ignores_end: bool,
+}
+
+/// What makes tokens less likely that came before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Penalties {
+    /// Tokens looked back on, prompt included; `None`: all.
+    pub last_n: Option<usize>,
+    /// Divides; 1 does nothing.
+    pub repeat: f32,
+    /// Subtracted for each time, and once.
+    pub frequency: f32,
+    pub presence: f32,
+}
+
+/// See <https://github.com/oobabooga/text-generation-webui/pull/5677>.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dry {
+    /// 0: off.
+    pub multiplier: f32,
+    pub base: f32,
+    /// Repetitions of so many tokens cost nothing.
+    pub allowed_length: usize,
+    /// `None`: all.
+    pub last_n: Option<usize>,
+    /// Texts that no repetition reaches over.
+    pub breakers: Vec<String>,
+}
+
+/// Leaves out the likeliest tokens but one, at times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Xtc {
+    /// 0: never.
+    pub probability: f32,
+    pub threshold: f32,
+}
+
+/// See <https://arxiv.org/abs/2007.14966>.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mirostat {
+    /// The first version, with its estimate of the tail, or the simpler second.
+    pub is_first: bool,
+    pub tau: f32,
+    pub eta: f32,
 }
 
 impl Default for Sampling {
@@ -279,10 +336,23 @@ impl Default for Sampling {
             top_k: 0,
             min_p: 0.0,
             seed: None,
-            repeat_penalty: 1.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
+            penalties: Penalties { last_n: Some(64), repeat: 1.0, frequency: 0.0, presence: 0.0 },
+            dry: Dry {
+                multiplier: 0.0,
+                base: 1.75,
+                allowed_length: 2,
+                last_n: None,
+                breakers: ["\n", ":", "\"", "*"].map(str::to_owned).to_vec(),
+            },
+            top_n_sigma: 0.0,
+            typical_p: 1.0,
+            xtc: Xtc { probability: 0.0, threshold: 0.1 },
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
+            mirostat: None,
+            min_keep: 0,
             logit_bias: Vec::new(),
+            ignores_end: false,
         }
     }
 }

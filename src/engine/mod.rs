@@ -7,8 +7,10 @@
 pub mod facts;
 #[cfg(feature = "llama")]
 pub mod llama;
+pub(crate) mod logprobs;
 pub mod rules;
 pub mod simulated;
+mod thinking;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -240,6 +242,15 @@ pub trait Vocab: Send + Sync {
 
     /// Appends the bytes of `token`: part of a UTF-8 character at times, nothing for a control token.
     fn piece(&self, token: Token, out: &mut Vec<u8>);
+
+    /// The same, but a control token of `spelled` by its spelling.
+    fn spell(&self, token: Token, spelled: &[Token], out: &mut Vec<u8>) {
+        let spelling = || self.control_tokens().iter().find(|(control, _)| *control == token);
+        match spelled.contains(&token).then(spelling).flatten() {
+            Some((_, spelling)) => out.extend_from_slice(spelling.as_bytes()),
+            None => self.piece(token, out),
+        }
+    }
 
     /// Whether `token` ends an answer.
     fn is_end(&self, token: Token) -> bool;

@@ -43,6 +43,7 @@ pub struct LlamaEngine<'a> {
     saved_form: String,
     /// Positions that a windowed layer sees; `None` without a guard.
     window: Option<usize>,
+    model: &'a LoadedModel,
     n_vocab: i32,
     /// By sequence id; an empty range holds nothing.
     pub(super) spans: Vec<Range<usize>>,
@@ -157,6 +158,7 @@ impl<'a> LlamaEngine<'a> {
             form: None,
             saved_form: String::new(),
             window: model.window,
+            model,
             n_vocab: model.weights.n_vocab(),
             spans: vec![0..0; limits.n_seq_max],
             rows: Vec::new(),
@@ -297,8 +299,9 @@ impl Engine for LlamaEngine<'_> {
         self.limits
     }
 
-    fn sampler(&self, sampling: &Sampling, _rules: &AnswerRules, prompt: &[Token]) -> Result<Sampler, EngineError> {
-        Sampler::new(sampling, prompt, self.n_vocab)
+    fn sampler(&self, sampling: &Sampling, rules: &AnswerRules, prompt: &[Token]) -> Result<Sampler, EngineError> {
+        let LoadedModel { weights, vocab, .. } = self.model;
+        Sampler::new(weights, vocab, self.limits.n_cells, sampling, rules, prompt)
     }
 
     /// llama_decode's results: 0 done; 1 no free cells, nothing was changed; 2 aborted (no callback is set, so it does
@@ -328,11 +331,12 @@ impl Engine for LlamaEngine<'_> {
     }
 
     fn sample(&mut self, row: usize, sampler: &mut Sampler) -> Result<Token, EngineError> {
+        let logits = self.logits(row)?;
         // A chain that sorts candidates has no defined order for NaN.
-        if self.logits(row)?.iter().any(|logit| logit.is_nan()) {
+        if logits.iter().any(|logit| logit.is_nan()) {
             return Err(EngineError::Sampling("the model gave a logit that is no number".into()));
         }
-        Ok(Token(sampler.chain.sample(&self.context, row as i32).0))
+        sampler.sample(logits, &self.model.vocab)
     }
 
     /// `dst` must be empty, or end where `range` begins: a sequence has no holes.

@@ -1,57 +1,314 @@
 //! Defines `Sampler`: how one request's next tokens are chosen, by llama.cpp's own samplers.
 //!
-//! A *chain* applies its samplers to all candidates, in order, and ends with the one that picks. Values that llama.cpp
-//! would assert on, or silently read as something else, are refused here.
+//! A *chain* applies its samplers to all candidates, in order, and ends with the one that picks. A *grammar* says which tokens may
+//! come. Applied to a whole vocabulary it takes 4 to 65 ms, so the chain picks first, and only where the grammar refuses that one
+//! token is it applied to all of them. Values that llama.cpp would assert on, or silently read as something else, are refused
+//! here.
 
+use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::sampling::LlamaSampler;
 use llama_cpp_2::token::LlamaToken;
+use llama_cpp_2::token::data::LlamaTokenData;
+use llama_cpp_2::token::data_array::LlamaTokenDataArray;
 use llama_cpp_2::token::logit_bias::LlamaLogitBias;
 
-use crate::engine::EngineError;
-use crate::request::{Sampling, Token};
+use super::backend::with_errors;
+use super::context::reason;
+use super::vocab::LlamaVocab;
+use crate::engine::thinking::Budget;
+use crate::engine::{AnswerRules, EngineError, Grammar, GrammarOrigin, Special, Trigger, Vocab};
+use crate::request::{Mirostat, Penalties, Sampling, Token, Xtc};
 
-/// Penalties look back on this many tokens, prompt included: llama.cpp's own default.
-const PENALTY_LAST_N: usize = 64;
+/// The DRY sampler compares the end of the text with all that it looks back on, for each token.
+const DRY_LAST_N_MAX: usize = 4_096;
+/// Candidates that the first mirostat estimates its tail from: llama.cpp's own number.
+const MIROSTAT_M: i32 = 100;
+/// Bytes of a client's own grammar: far more than one that a person wrote, and parsed in milliseconds.
+const GRAMMAR_BYTES_MAX: usize = 64 << 10;
+/// Brackets in each other: llama.cpp reads them by recursion, without a limit of its own.
+const GRAMMAR_DEPTH_MAX: usize = 64;
 
 /// One request's chain with its random numbers and the tokens it looks back on.
 pub struct Sampler {
-    pub(super) chain: LlamaSampler,
+    chain: LlamaSampler,
+    grammar: Option<LlamaSampler>,
+    /// The grammar waits for thinking to end, too.
+    is_lazy: bool,
+    budget: Option<Budget>,
+    /// The last bytes of the answer that are no whole character yet.
+    half: Vec<u8>,
+    candidates: LlamaTokenDataArray,
 }
 
 impl Sampler {
-    pub(super) fn new(sampling: &Sampling, prompt: &[Token], n_vocab: i32) -> Result<Sampler, EngineError> {
+    /// `n_cells`: as far as a sampler can look back.
+    pub(super) fn new(
+        model: &LlamaModel,
+        vocab: &LlamaVocab,
+        n_cells: usize,
+        sampling: &Sampling,
+        rules: &AnswerRules,
+        prompt: &[Token],
+    ) -> Result<Sampler, EngineError> {
+        let n_vocab = model.n_vocab();
         check(sampling, n_vocab)?;
         if let Some(token) = prompt.iter().find(|token| !(0..n_vocab).contains(&token.0)) {
             return Err(refused(format!("the prompt holds token {}, the vocabulary has {n_vocab}", token.0)));
         }
-        let Sampling { repeat_penalty, frequency_penalty, presence_penalty, .. } = *sampling;
-        let biases: Vec<LlamaLogitBias> =
-            sampling.logit_bias.iter().map(|(token, bias)| LlamaLogitBias::new(LlamaToken(token.0), *bias)).collect();
-        let mut samplers = vec![
-            LlamaSampler::logit_bias(n_vocab, &biases),
-            LlamaSampler::penalties(
-                n_vocab,
-                PENALTY_LAST_N as i32,
-                repeat_penalty,
-                frequency_penalty,
-                presence_penalty,
-            ),
-        ];
-        if sampling.temperature == 0.0 {
-            samplers.push(LlamaSampler::greedy());
-        } else {
-            samplers.extend([
-                LlamaSampler::top_k(sampling.top_k),
-                LlamaSampler::top_p(sampling.top_p, 1),
-                LlamaSampler::min_p(sampling.min_p, 1),
-                LlamaSampler::temp(sampling.temperature),
-                LlamaSampler::dist(seed(sampling.seed)),
-            ]);
-        }
-        let seen = &prompt[prompt.len().saturating_sub(PENALTY_LAST_N)..];
-        let chain = LlamaSampler::chain(samplers, true).with_tokens(seen.iter().map(|token| LlamaToken(token.0)));
-        Ok(Sampler { chain })
+        let chain = LlamaSampler::chain(samplers(model, n_cells, sampling), true);
+        let longest = sampling.penalties.last_n.unwrap_or(n_cells).max(dry_last_n(sampling, n_cells));
+        let seen = &prompt[prompt.len().saturating_sub(longest)..];
+        let grammar = rules.grammar.as_ref().map(|grammar| open_grammar(model, vocab, grammar)).transpose()?;
+        let budget = rules.thinking.clone().map(|thinking| {
+            let opening = vocab.tokenize(&thinking.opening, Special::Parsed);
+            Budget::new(thinking, &opening)
+        });
+        Ok(Sampler {
+            chain: chain.with_tokens(seen.iter().map(|token| LlamaToken(token.0))),
+            is_lazy: rules.grammar.as_ref().is_some_and(|grammar| grammar.is_lazy),
+            grammar,
+            budget,
+            half: Vec::new(),
+            candidates: LlamaTokenDataArray::new(Vec::with_capacity(n_vocab as usize), false),
+        })
     }
+
+    /// Chooses among `logits`, which are numbers, and remembers what it chose.
+    pub(super) fn sample(&mut self, logits: &[f32], vocab: &LlamaVocab) -> Result<Token, EngineError> {
+        let token = match self.budget.as_ref().and_then(Budget::forced) {
+            Some(token) => LlamaToken(token.0),
+            None => self.choose(logits)?,
+        };
+        self.accept(token, vocab)?;
+        Ok(Token(token.0))
+    }
+
+    fn choose(&mut self, logits: &[f32]) -> Result<LlamaToken, EngineError> {
+        self.fill(logits);
+        self.candidates.apply_sampler(&mut self.chain);
+        let token = self.picked()?;
+        if !self.is_bound() {
+            return Ok(token);
+        }
+        let Some(grammar) = &mut self.grammar else { return Ok(token) };
+        let mut single = LlamaTokenDataArray::new(vec![LlamaTokenData::new(token, 1.0, 0.0)], false);
+        single.apply_sampler(grammar);
+        if single.data[0].logit() > f32::NEG_INFINITY {
+            return Ok(token);
+        }
+        self.fill(logits);
+        self.candidates.apply_sampler(grammar);
+        // What may not come must not take the place of what may in a sampler that counts candidates.
+        self.candidates.data.retain(|candidate| candidate.logit() > f32::NEG_INFINITY);
+        if self.candidates.data.is_empty() {
+            return Err(refused("the grammar allows no token of this vocabulary here".into()));
+        }
+        self.candidates.apply_sampler(&mut self.chain);
+        self.picked()
+    }
+
+    /// While the model thinks, a grammar that waits for a trigger does not look.
+    fn is_bound(&self) -> bool {
+        self.grammar.is_some() && !(self.is_lazy && self.budget.as_ref().is_some_and(Budget::is_thinking))
+    }
+
+    fn accept(&mut self, token: LlamaToken, vocab: &LlamaVocab) -> Result<(), EngineError> {
+        let was_bound = self.is_bound();
+        let mut accepted = Vec::new();
+        if let Some(budget) = &mut self.budget {
+            vocab.piece(Token(token.0), &mut self.half);
+            let is_whole = std::str::from_utf8(&self.half).map_or_else(|error| error.error_len().is_some(), |_| true);
+            if is_whole {
+                self.half.clear();
+            }
+            let end = budget.accept(Token(token.0), is_whole);
+            // The mark that ends thinking may be what the grammar waits for.
+            accepted.extend(end.unwrap_or_default().iter().filter(|_| !was_bound).map(|token| LlamaToken(token.0)));
+        }
+        if was_bound {
+            accepted.push(token);
+        }
+        if let Some(grammar) = &mut self.grammar {
+            for token in accepted {
+                let failed = |_| refused(format!("the grammar does not go on with token {}", token.0));
+                grammar.try_accept(token).map_err(failed)?;
+            }
+        }
+        self.chain.accept(token);
+        Ok(())
+    }
+
+    fn fill(&mut self, logits: &[f32]) {
+        self.candidates.data.clear();
+        let numbered = logits.iter().enumerate();
+        self.candidates.data.extend(numbered.map(|(id, &logit)| LlamaTokenData::new(LlamaToken(id as i32), logit, 0.0)));
+        (self.candidates.selected, self.candidates.sorted) = (None, false);
+    }
+
+    fn picked(&self) -> Result<LlamaToken, EngineError> {
+        self.candidates.selected_token().ok_or_else(|| refused("no token was left to choose".into()))
+    }
+}
+
+/// The samplers of llama-server, in its order; those that would do nothing are left out.
+fn samplers(model: &LlamaModel, n_cells: usize, sampling: &Sampling) -> Vec<LlamaSampler> {
+    let n_vocab = model.n_vocab();
+    let min_keep = sampling.min_keep;
+    let mut samplers = Vec::new();
+    let mut biases: Vec<LlamaLogitBias> =
+        sampling.logit_bias.iter().map(|(token, bias)| LlamaLogitBias::new(LlamaToken(token.0), *bias)).collect();
+    if sampling.ignores_end {
+        let vocab = model.vocab();
+        let ends = vocab.tokens().filter(|token| vocab.is_eog(*token));
+        biases.extend(ends.map(|token| LlamaLogitBias::new(token, f32::NEG_INFINITY)));
+    }
+    if !biases.is_empty() {
+        samplers.push(LlamaSampler::logit_bias(n_vocab, &biases));
+    }
+    let seed = seed(sampling.seed);
+    if let Some(Mirostat { is_first, tau, eta }) = sampling.mirostat {
+        samplers.push(LlamaSampler::temp(sampling.temperature));
+        samplers.push(match is_first {
+            true => LlamaSampler::mirostat(n_vocab, seed, tau, eta, MIROSTAT_M),
+            false => LlamaSampler::mirostat_v2(seed, tau, eta),
+        });
+        return samplers;
+    }
+    let Penalties { last_n, repeat, frequency, presence } = sampling.penalties;
+    if (repeat, frequency, presence) != (1.0, 0.0, 0.0) {
+        let last_n = last_n.unwrap_or(n_cells) as i32;
+        samplers.push(LlamaSampler::penalties(n_vocab, last_n, repeat, frequency, presence));
+    }
+    let dry = &sampling.dry;
+    if dry.multiplier > 0.0 {
+        let (allowed, last_n) = (dry.allowed_length as i32, dry_last_n(sampling, n_cells) as i32);
+        samplers.push(LlamaSampler::dry(model, dry.multiplier, dry.base, allowed, last_n, &dry.breakers));
+    }
+    if sampling.temperature == 0.0 {
+        samplers.push(LlamaSampler::greedy());
+        return samplers;
+    }
+    if sampling.top_n_sigma > 0.0 {
+        samplers.push(LlamaSampler::top_n_sigma(sampling.top_n_sigma));
+    }
+    if sampling.top_k > 0 {
+        samplers.push(LlamaSampler::top_k(sampling.top_k));
+    }
+    if sampling.typical_p < 1.0 {
+        samplers.push(LlamaSampler::typical(sampling.typical_p, min_keep));
+    }
+    if sampling.top_p < 1.0 {
+        samplers.push(LlamaSampler::top_p(sampling.top_p, min_keep.max(1)));
+    }
+    if sampling.min_p > 0.0 {
+        samplers.push(LlamaSampler::min_p(sampling.min_p, min_keep.max(1)));
+    }
+    let Xtc { probability, threshold } = sampling.xtc;
+    if probability > 0.0 {
+        samplers.push(LlamaSampler::xtc(probability, threshold, min_keep, seed));
+    }
+    samplers.push(LlamaSampler::temp_ext(sampling.temperature, sampling.dynatemp_range, sampling.dynatemp_exponent));
+    samplers.push(LlamaSampler::dist(seed));
+    samplers
+}
+
+fn dry_last_n(sampling: &Sampling, n_cells: usize) -> usize {
+    match sampling.dry.multiplier > 0.0 {
+        true => sampling.dry.last_n.unwrap_or(n_cells).min(DRY_LAST_N_MAX),
+        false => 0,
+    }
+}
+
+/// The grammar, past what the prompt holds of the answer.
+pub(super) fn open_grammar(
+    model: &LlamaModel,
+    vocab: &LlamaVocab,
+    grammar: &Grammar,
+) -> Result<LlamaSampler, EngineError> {
+    if grammar.origin == GrammarOrigin::Client {
+        check_size(&grammar.text)?;
+    }
+    let (opened, errors) = with_errors(|| match grammar.is_lazy {
+        false => LlamaSampler::grammar(model, &grammar.text, "root"),
+        true => {
+            let (patterns, tokens) = triggers(&grammar.triggers);
+            LlamaSampler::grammar_lazy_patterns(model, &grammar.text, "root", &patterns, &tokens)
+        }
+    });
+    let mut opened = opened.map_err(|_| refused(reason("the grammar cannot be used", &errors)))?;
+    if !grammar.is_lazy && grammar.origin != GrammarOrigin::Client {
+        let mut tokens = vocab.tokenize(&grammar.opening, Special::Parsed);
+        // Some tokenisers put a blank in front of a first control token.
+        let starts_blank = |text: &[u8]| text.first().is_some_and(u8::is_ascii_whitespace);
+        let mut first = Vec::new();
+        tokens.iter().take(1).for_each(|&token| vocab.piece(token, &mut first));
+        if starts_blank(&first) && !starts_blank(grammar.opening.as_bytes()) {
+            tokens.remove(0);
+        }
+        for token in tokens {
+            let failed = |_| refused("the grammar does not begin like the answer's opening".into());
+            opened.try_accept(LlamaToken(token.0)).map_err(failed)?;
+        }
+    }
+    Ok(opened)
+}
+
+/// As regular expressions that llama.cpp finds, and tokens.
+fn triggers(triggers: &[Trigger]) -> (Vec<String>, Vec<LlamaToken>) {
+    let (mut patterns, mut tokens) = (Vec::new(), Vec::new());
+    for trigger in triggers {
+        match trigger {
+            Trigger::Token(token) => tokens.push(LlamaToken(token.0)),
+            Trigger::Word(word) => patterns.push(escaped(word)),
+            Trigger::Pattern(pattern) => patterns.push(pattern.clone()),
+            Trigger::PatternFull(pattern) => {
+                let start = if pattern.starts_with('^') { "" } else { "^" };
+                let end = if pattern.ends_with('$') { "" } else { "$" };
+                patterns.push(format!("{start}{pattern}{end}"));
+            }
+        }
+    }
+    (patterns, tokens)
+}
+
+/// `text` as a regular expression that matches it alone.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        if "^$.|?*+()[]{}\\/-".contains(character) {
+            escaped.push('\\');
+        }
+        escaped.push(character);
+    }
+    escaped
+}
+
+fn check_size(grammar: &str) -> Result<(), EngineError> {
+    if grammar.len() > GRAMMAR_BYTES_MAX {
+        return Err(refused(format!("the grammar has {} bytes: at most {GRAMMAR_BYTES_MAX} are allowed", grammar.len())));
+    }
+    if grammar.contains('\0') {
+        return Err(refused("the grammar holds a NUL".into()));
+    }
+    let (mut depth, mut quote, mut is_escaped) = (0_usize, None, false);
+    for byte in grammar.bytes() {
+        match (quote, byte) {
+            _ if is_escaped => is_escaped = false,
+            (Some(_), b'\\') => is_escaped = true,
+            (Some(end), _) if byte == end => quote = None,
+            (Some(_), _) => {}
+            (None, b'"') => quote = Some(b'"'),
+            (None, b'[') => quote = Some(b']'),
+            (None, b'#') => quote = Some(b'\n'),
+            (None, b'(') => depth += 1,
+            (None, b')') => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > GRAMMAR_DEPTH_MAX {
+            return Err(refused(format!("the grammar has more than {GRAMMAR_DEPTH_MAX} brackets in each other")));
+        }
+    }
+    Ok(())
 }
 
 /// llama.cpp reads its largest seed as "any", which would make a client's own seed of that value random.
@@ -68,19 +325,37 @@ fn check(sampling: &Sampling, n_vocab: i32) -> Result<(), EngineError> {
         true => Ok(()),
         false => Err(refused(format!("{name} = {value}: must be {accepted}"))),
     };
-    let Sampling { temperature, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, .. } = *sampling;
-    within("temperature", temperature, temperature.is_finite() && temperature >= 0.0, "0 or more")?;
-    within("top_p", top_p, (0.0..=1.0).contains(&top_p), "0 to 1")?;
-    within("min_p", min_p, (0.0..=1.0).contains(&min_p), "0 to 1")?;
-    let is_divisor = repeat_penalty > 0.0 && repeat_penalty.is_finite() && repeat_penalty.recip().is_finite();
-    within("repeat_penalty", repeat_penalty, is_divisor, "more than 0")?;
-    within("frequency_penalty", frequency_penalty, frequency_penalty.is_finite(), "a finite number")?;
-    within("presence_penalty", presence_penalty, presence_penalty.is_finite(), "a finite number")?;
+    let at_least_0 = |name: &str, value: f32| within(name, value, value.is_finite() && value >= 0.0, "0 or more");
+    let finite = |name: &str, value: f32| within(name, value, value.is_finite(), "a finite number");
+    let share = |name: &str, value: f32| within(name, value, (0.0..=1.0).contains(&value), "0 to 1");
+    at_least_0("temperature", sampling.temperature)?;
+    share("top_p", sampling.top_p)?;
+    share("min_p", sampling.min_p)?;
+    share("typical_p", sampling.typical_p)?;
+    at_least_0("top_n_sigma", sampling.top_n_sigma)?;
+    share("xtc_probability", sampling.xtc.probability)?;
+    share("xtc_threshold", sampling.xtc.threshold)?;
+    at_least_0("dynatemp_range", sampling.dynatemp_range)?;
+    at_least_0("dynatemp_exponent", sampling.dynatemp_exponent)?;
+    let Penalties { repeat, frequency, presence, .. } = sampling.penalties;
+    let is_divisor = repeat > 0.0 && repeat.is_finite() && repeat.recip().is_finite();
+    within("repeat_penalty", repeat, is_divisor, "more than 0")?;
+    finite("frequency_penalty", frequency)?;
+    finite("presence_penalty", presence)?;
+    at_least_0("dry_multiplier", sampling.dry.multiplier)?;
+    within("dry_base", sampling.dry.base, sampling.dry.base.is_finite() && sampling.dry.base >= 1.0, "1 or more")?;
+    if let Some(breaker) = sampling.dry.breakers.iter().find(|breaker| breaker.is_empty() || breaker.contains('\0')) {
+        return Err(refused(format!("dry_sequence_breakers: {breaker:?} must be a text without NUL")));
+    }
+    if let Some(Mirostat { tau, eta, .. }) = sampling.mirostat {
+        at_least_0("mirostat_tau", tau)?;
+        at_least_0("mirostat_eta", eta)?;
+    }
     for (token, bias) in &sampling.logit_bias {
         if !(0..n_vocab).contains(&token.0) {
             return Err(refused(format!("logit_bias for token {}, the vocabulary has {n_vocab}", token.0)));
         }
-        within("logit_bias", *bias, bias.is_finite(), "a finite number")?;
+        finite("logit_bias", *bias)?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use super::*;
 use crate::engine::{AnswerRules, Batch, BatchToken, DecodeError, Engine, KvType, SeqId, Special, Threads};
-use crate::request::{Sampling, Token};
+use crate::request::{Penalties, Sampling, Token};
 
 #[path = "../../../tests/it/models.rs"]
 pub(super) mod models;
@@ -281,9 +281,9 @@ fn sampling_is_refused_where_it_would_abort_or_mislead() {
         Sampling { temperature: -1.0, ..fine.clone() },
         Sampling { top_p: 1.5, ..fine.clone() },
         Sampling { min_p: -0.1, ..fine.clone() },
-        Sampling { repeat_penalty: 0.0, ..fine.clone() },
-        Sampling { frequency_penalty: f32::INFINITY, ..fine.clone() },
-        Sampling { presence_penalty: f32::NAN, ..fine.clone() },
+        Sampling { penalties: Penalties { repeat: 0.0, ..fine.penalties }, ..fine.clone() },
+        Sampling { penalties: Penalties { frequency: f32::INFINITY, ..fine.penalties }, ..fine.clone() },
+        Sampling { penalties: Penalties { presence: f32::NAN, ..fine.penalties }, ..fine.clone() },
         Sampling { logit_bias: vec![(Token(49_152), 1.0)], ..fine.clone() },
         Sampling { logit_bias: vec![(Token(1), f32::NEG_INFINITY)], ..fine.clone() },
     ];
@@ -319,7 +319,7 @@ fn the_sampler_follows_its_settings() {
     let biased = Sampling { logit_bias: vec![(wanted, 1_000.0)], ..greedy.clone() };
     assert_eq!(sample(&mut engine, &biased, &tokens), [wanted; 8]);
     // The prompt's last tokens count: a penalty on what stands there is felt at once, and the sampler sees what it chose.
-    let penalised = Sampling { presence_penalty: 1_000.0, ..greedy.clone() };
+    let penalised = Sampling { penalties: Penalties { presence: 1_000.0, ..greedy.penalties }, ..greedy.clone() };
     let seen = [&tokens[..], &[best]].concat();
     let chosen = sample(&mut engine, &penalised, &seen);
     assert!(!seen[seen.len() - 64..].contains(&chosen[0]));
