@@ -1,13 +1,18 @@
 //! OpenAI's dialect: chat completions and the list of models.
 //!
-//! `request` parses, `answer` renders a whole answer, `stream` a streamed one.
+//! `request` parses, with `message`, `tools`, `shape` and `thinking` for its parts; `answer` renders a whole answer, `stream` a
+//! streamed one.
 
 mod answer;
+mod logprobs;
 mod message;
 mod request;
+mod shape;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod thinking;
+mod tools;
 
 use std::sync::Arc;
 
@@ -20,7 +25,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::answer::{Answer, App, Peer, RequestId};
+use super::answer::{Answer, App, Asked, Peer, RequestId};
 use super::body;
 use super::error::ApiError;
 use super::routes::json_response;
@@ -65,8 +70,9 @@ pub(super) async fn chat_completions(
     let mut asked = request::parse(&body, &peer)?;
     asked.request.layout = layout(&headers)?;
     asked.request.is_background = is_background(&headers)?;
-    let answer = Answer::begin(&app, asked.request, id, received).await?;
-    match asked.form {
+    let request::ChatRequest { request, n_choices, form } = asked;
+    let answer = Answer::begin(&app, Asked { request, n_choices, id, received }).await?;
+    match form {
         request::Form::Whole => answer::respond(answer).await,
         request::Form::Stream { include_usage } => stream::respond(answer, include_usage).await,
     }
