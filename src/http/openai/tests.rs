@@ -1,5 +1,7 @@
 //! What the parser takes, and where it says that it does not.
 
+mod wanted;
+
 use serde_json::json;
 
 use super::request::{ChatRequest, Form, parse};
