@@ -203,7 +203,9 @@ impl Answer {
         let next = poll_fn(|context| {
             for index in (1..=n_choices).map(|step| (*last + step) % n_choices) {
                 let choice = &mut choices[index];
-                if !choice.is_over && let Poll::Ready(event) = choice.events.poll_recv(context) {
+                if !choice.is_over
+                    && let Poll::Ready(event) = choice.events.poll_recv(context)
+                {
                     return Poll::Ready((index, event));
                 }
             }

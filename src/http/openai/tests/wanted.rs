@@ -88,12 +88,16 @@ fn thinking_has_many_names() {
     check(r#""reasoning_budget":0"#, Some(false), None, Some(0));
     check(r#""reasoning_budget":5,"thinking_budget_tokens":256"#, None, None, Some(256));
     // What is said to the template itself counts most.
-    let contrary = r#""chat_template_kwargs":{"enable_thinking":false},"enable_thinking":true,"reasoning_effort":"high""#;
+    let contrary =
+        r#""chat_template_kwargs":{"enable_thinking":false},"enable_thinking":true,"reasoning_effort":"high""#;
     check(contrary, Some(false), Some("high"), None);
 
     check_refused(r#""reasoning_effort":"utmost""#, "reasoning_effort: \"utmost\": must be none, minimal");
     check_refused(r#""think":3"#, "think: 3: must be true, false or none");
-    check_refused(r#""chat_template_kwargs":{"enable_thinking":1}"#, "chat_template_kwargs.enable_thinking: 1: must be");
+    check_refused(
+        r#""chat_template_kwargs":{"enable_thinking":1}"#,
+        "chat_template_kwargs.enable_thinking: 1: must be",
+    );
     check_refused(r#""thinking_budget_tokens":-2"#, "thinking_budget_tokens: -2: must be at least -1");
 }
 
@@ -104,7 +108,10 @@ fn the_template_is_told_what_is_its_own() {
     assert_eq!(args.template_args, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
     check_refused(r#""chat_template_kwargs":{"messages":[]}"#, "chat_template_kwargs.messages: hob itself");
     let many: serde_json::Map<_, _> = (0..33).map(|n| (format!("a{n}"), json!(1))).collect();
-    check_refused(&format!("\"chat_template_kwargs\":{}", json!(many)), "chat_template_kwargs: has 33 names: at most 32");
+    check_refused(
+        &format!("\"chat_template_kwargs\":{}", json!(many)),
+        "chat_template_kwargs: has 33 names: at most 32",
+    );
 }
 
 #[test]
