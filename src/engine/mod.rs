@@ -10,7 +10,7 @@ pub mod llama;
 pub(crate) mod logprobs;
 pub mod rules;
 pub mod simulated;
-mod thinking;
+pub mod thinking;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -15,9 +15,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::thinking::Budget;
 use super::{
     AnswerRules, Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, MemoryClass,
-    Model, ModelFacts, SeqId, Vocab,
+    Model, ModelFacts, SeqId, Special, Vocab,
 };
 use crate::request::{Sampling, Token};
 
@@ -242,13 +243,16 @@ pub struct SimulatedEngine {
     /// For each sequence: position → cell.
     sequences: Vec<BTreeMap<usize, usize>>,
     /// What each row of the last batch saw; `None` where no logits were wanted.
-    rows: Vec<Option<[f32; 4]>>,
+    rows: Vec<Option<Vec<f32>>>,
     faults: Faults,
 }
 
 /// State of one request's simulated sampling.
 #[derive(Clone, Debug)]
 pub struct SimulatedSampler {
+    /// What is left to say under a grammar, the first token last; `None`: it says what it likes.
+    bound: Option<Vec<Token>>,
+    budget: Option<Budget>,
     /// 0 at temperature 0: then the same cells always say the same.
     seed: u64,
     n_drawn: u64,
@@ -340,6 +344,30 @@ impl SimulatedEngine {
         Ok(())
     }
 
+    /// What the model would like to say after `row`.
+    fn say(&self, row: usize, sampler: &mut SimulatedSampler) -> Result<Token, EngineError> {
+        let logits = self.logits(row)?;
+        let mut hash =
+            logits[..N_LOGITS_SEEN].iter().fold(mix(SEED, sampler.seed), |hash, &logit| mix(hash, logit as u64));
+        if sampler.seed != 0 {
+            hash = mix(hash, sampler.n_drawn);
+        }
+        sampler.n_drawn += 1;
+        let n_vocab = self.vocab.n_tokens() as u64;
+        let wants_end = mix(hash, 3).is_multiple_of(self.end_odds);
+        // Walk from a hashed place to the first token that may be said.
+        let start = mix(hash, 5) % n_vocab;
+        let mut piece = Vec::new();
+        let said = (0..n_vocab).map(|i| Token(((start + i) % n_vocab) as i32)).find(|&token| {
+            piece.clear();
+            self.vocab.piece(token, &mut piece);
+            let is_fit =
+                if wants_end { self.vocab.is_end(token) } else { !piece.is_empty() && !self.vocab.is_end(token) };
+            is_fit && !sampler.banned.contains(&token)
+        });
+        said.ok_or_else(|| EngineError::Sampling("logit_bias bans every token".to_owned()))
+    }
+
     /// Takes `seq` off all its cells from position `from` on.
     fn cut(&mut self, seq: SeqId, from: usize) {
         for (_, cell) in self.sequences[usize::from(seq.0)].split_off(&from) {
@@ -366,12 +394,22 @@ impl Engine for SimulatedEngine {
     fn sampler(
         &self,
         sampling: &Sampling,
-        _rules: &AnswerRules,
+        rules: &AnswerRules,
         _prompt: &[Token],
     ) -> Result<SimulatedSampler, EngineError> {
         let banned = sampling.logit_bias.iter().filter(|(_, bias)| *bias <= -100.0).map(|&(token, _)| token).collect();
         let seed = if sampling.temperature == 0.0 { 0 } else { u64::from(sampling.seed.unwrap_or(1)) };
-        Ok(SimulatedSampler { seed, n_drawn: 0, banned })
+        let tokens = |text: &str| self.vocab.tokenize(text, Special::Parsed);
+        let bound = rules.grammar.as_ref().filter(|grammar| !grammar.is_lazy).map(|grammar| {
+            let mut said = tokens(&grammar.text);
+            said.reverse();
+            said
+        });
+        let budget = rules.thinking.clone().map(|thinking| {
+            let opening = tokens(&thinking.opening);
+            Budget::new(thinking, &opening)
+        });
+        Ok(SimulatedSampler { bound, budget, seed, n_drawn: 0, banned })
     }
 
     fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
@@ -408,9 +446,7 @@ impl Engine for SimulatedEngine {
             };
             self.cells[cell] = Some(Cell { token: token.token, pos: token.pos, content, n_owners: 0 });
             self.own(token.seq, token.pos, cell);
-            rows.push(
-                token.wants_logits.then(|| [0, 16, 32, 48].map(|shift| ((mix(content, 7) >> shift) & 0xffff) as f32)),
-            );
+            rows.push(token.wants_logits.then(|| logits(content, self.vocab.n_tokens())));
         }
         self.rows = rows;
         self.faults.n_computed.fetch_add(n_tokens, Ordering::SeqCst);
@@ -419,25 +455,15 @@ impl Engine for SimulatedEngine {
     }
 
     fn sample(&mut self, row: usize, sampler: &mut SimulatedSampler) -> Result<Token, EngineError> {
-        let logits = self.logits(row)?;
-        let mut hash = logits.iter().fold(mix(SEED, sampler.seed), |hash, &logit| mix(hash, logit as u64));
-        if sampler.seed != 0 {
-            hash = mix(hash, sampler.n_drawn);
+        let token = match (sampler.budget.as_ref().and_then(Budget::forced), &mut sampler.bound) {
+            (Some(token), _) => token,
+            (None, Some(bound)) => bound.pop().unwrap_or(ByteVocab::END),
+            (None, None) => self.say(row, sampler)?,
+        };
+        if let Some(budget) = &mut sampler.budget {
+            budget.accept(token, true);
         }
-        sampler.n_drawn += 1;
-        let n_vocab = self.vocab.n_tokens() as u64;
-        let wants_end = mix(hash, 3).is_multiple_of(self.end_odds);
-        // Walk from a hashed place to the first token that may be said.
-        let start = mix(hash, 5) % n_vocab;
-        let mut piece = Vec::new();
-        let said = (0..n_vocab).map(|i| Token(((start + i) % n_vocab) as i32)).find(|&token| {
-            piece.clear();
-            self.vocab.piece(token, &mut piece);
-            let is_fit =
-                if wants_end { self.vocab.is_end(token) } else { !piece.is_empty() && !self.vocab.is_end(token) };
-            is_fit && !sampler.banned.contains(&token)
-        });
-        said.ok_or_else(|| EngineError::Sampling("logit_bias bans every token".to_owned()))
+        Ok(token)
     }
 
     fn share(&mut self, src: SeqId, dst: SeqId, range: Range<usize>) -> Result<(), EngineError> {
@@ -558,6 +584,16 @@ impl Engine for SimulatedEngine {
         let row = self.rows.get(row).and_then(Option::as_ref);
         Ok(row.ok_or_else(|| EngineError::Sampling("the row has no logits".to_owned()))?)
     }
+}
+
+/// The first logits of a row are four parts of one hash, and these alone decide what is said.
+const N_LOGITS_SEEN: usize = 4;
+
+fn logits(content: u64, n_vocab: usize) -> Vec<f32> {
+    let hash = mix(content, 7);
+    let seen = [0, 16, 32, 48].map(|shift| ((hash >> shift) & 0xffff) as f32);
+    let others = (N_LOGITS_SEEN..n_vocab).map(|token| (mix(hash, token as u64) & 0xffff) as f32);
+    seen.into_iter().chain(others).collect()
 }
 
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;

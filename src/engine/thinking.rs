@@ -7,7 +7,7 @@ use super::ThinkingRules;
 use crate::request::Token;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     rules: ThinkingRules,
     state: State,
     /// The last tokens, as many as the longest mark has.
@@ -31,7 +31,7 @@ enum State {
 
 impl Budget {
     /// `opening`: the tokens of `rules.opening`, with which thinking may have begun.
-    pub(crate) fn new(rules: ThinkingRules, opening: &[Token]) -> Budget {
+    pub fn new(rules: ThinkingRules, opening: &[Token]) -> Budget {
         let mut budget = Budget { rules, state: State::Before, tail: Vec::new() };
         for &token in opening {
             budget.accept(token, true);
@@ -39,12 +39,12 @@ impl Budget {
         budget
     }
 
-    pub(crate) fn is_thinking(&self) -> bool {
+    pub fn is_thinking(&self) -> bool {
         matches!(self.state, State::Thinking { .. } | State::Ending { .. })
     }
 
     /// The token that must come next, if one must.
-    pub(crate) fn forced(&self) -> Option<Token> {
+    pub fn forced(&self) -> Option<Token> {
         match self.state {
             State::Ending { n_written } => self.end_mark().get(n_written).copied(),
             _ => None,
@@ -53,7 +53,10 @@ impl Budget {
 
     /// `token` came. `is_whole`: the text ends with a whole character, and so may be broken off. When thinking ends here: the
     /// mark that ended it.
-    pub(crate) fn accept(&mut self, token: Token, is_whole: bool) -> Option<&[Token]> {
+    pub fn accept(&mut self, token: Token, is_whole: bool) -> Option<&[Token]> {
+        if self.state == State::After {
+            return None;
+        }
         let n_tail = self.rules.ends.iter().chain([&self.rules.start]).map(Vec::len).max().unwrap_or(0);
         self.tail.push(token);
         self.tail.drain(..self.tail.len().saturating_sub(n_tail));
@@ -67,18 +70,15 @@ impl Budget {
             State::Ending { n_written } => State::Ending { n_written: n_written + 1 },
             state => state,
         };
-        // The tail is of no use later, so the mark is found in it once.
-        let is_end = self.state == State::After && !self.tail.is_empty();
-        let found = self.ended_by().filter(|_| is_end);
-        if is_end {
-            self.tail.clear();
-        }
-        found.map(|index| &*self.rules.ends[index])
+        let ended_by = self.ended_by().filter(|_| self.state == State::After);
+        ended_by.map(|index| &*self.rules.ends[index])
     }
 
     fn thought(&self, n_tokens: usize, is_whole: bool) -> State {
         match self.rules.budget {
-            Some(budget) if n_tokens >= budget && is_whole && !self.end_mark().is_empty() => State::Ending { n_written: 0 },
+            Some(budget) if n_tokens >= budget && is_whole && !self.end_mark().is_empty() => {
+                State::Ending { n_written: 0 }
+            }
             _ => State::Thinking { n_tokens },
         }
     }

@@ -13,7 +13,7 @@ use super::emission::Emission;
 use super::restoring::Restoring;
 use crate::engine::AnswerRules;
 use crate::kv::Standing;
-use crate::request::{CacheUse, Done, Event, Finish, Owner, Sampling, Timings, Token, TokenPrompt};
+use crate::request::{CacheUse, Done, Event, Finish, Owner, Sampling, Timings, Token, TokenLogprob, TokenPrompt};
 use crate::telemetry::{Label, RequestRecord};
 
 /// Cells promised at admission for the answer; an answer that is longer asks for more, `GROWTH` at a time.
@@ -21,8 +21,8 @@ use crate::telemetry::{Label, RequestRecord};
 pub(super) const FIRST_RESERVATION: usize = 256;
 pub(super) const GROWTH: usize = 64;
 
-/// Events that one step may send for one sequence: text, text that was held back, the end.
-const EVENTS_PER_STEP: usize = 3;
+/// Events that one step may send for one sequence: logprobs, text, text that was held back, the end.
+const EVENTS_PER_STEP: usize = 4;
 
 pub(super) struct Sequence<S> {
     /// Unique for the daemon's life; followers name their leader by it.
@@ -62,6 +62,8 @@ pub(super) enum Work<S> {
 pub(super) struct Answer<S> {
     pub(super) sampling: Sampling,
     pub(super) rules: Arc<AnswerRules>,
+    /// See `Request::n_logprobs`.
+    pub(super) n_logprobs: Option<usize>,
     pub(super) sampler: Option<S>,
     pub(super) emission: Emission,
     pub(super) max_tokens: usize,
@@ -86,9 +88,10 @@ impl<S> Sequence<S> {
     pub(super) fn answer(key: u64, submission: Submission, now: Instant) -> Sequence<S> {
         let answer = Answer {
             sampling: submission.sampling,
+            emission: Emission::new([&*submission.stop, &submission.rules.stops].concat()),
             rules: submission.rules,
+            n_logprobs: submission.n_logprobs,
             sampler: None,
-            emission: Emission::new(submission.stop),
             max_tokens: submission.max_tokens.unwrap_or(usize::MAX),
             n_generated: 0,
             n_computed: 0,
@@ -204,6 +207,11 @@ impl<S> Answer<S> {
     pub(super) fn mark_token(&mut self, now: Instant) {
         self.times.first_token.get_or_insert(now);
         self.times.last_token = Some(now);
+    }
+
+    /// Tells the probabilities of the token that comes next.
+    pub(super) fn send_logprobs(&mut self, logprob: TokenLogprob) {
+        self.send(Event::Logprobs(vec![logprob]));
     }
 
     pub(super) fn send_text(&mut self, text: String) {

@@ -19,11 +19,12 @@ use super::restoring::Reads;
 use super::saving::Savings;
 use super::sequence::{Running, Sequence, Work};
 use super::{Command, Recorder, Status};
-use crate::engine::{Batch, BatchToken, DecodeError, Engine, Vocab};
+use crate::engine::logprobs::logprobs;
+use crate::engine::{AnswerRules, Batch, BatchToken, DecodeError, Engine, Vocab};
 use crate::kv::learned::Learned;
 use crate::kv::value::Reuse;
 use crate::kv::{Cache, EvictionCause, Kept};
-use crate::request::{Finish, Token};
+use crate::request::{Candidate, Finish, Token, TokenLogprob};
 use crate::telemetry::{CellsRecord, EvictionRecord, Record};
 
 /// How long the loop waits when sequences run but none can go on, because their clients do not read.
@@ -326,7 +327,12 @@ impl<E: Engine> Scheduler<E> {
         let sampler = answer.sampler.as_mut().expect("a running answer has a sampler");
         let token = self.engine.sample(row, sampler).map_err(|error| error.to_string())?;
         answer.mark_token(Instant::now());
-        if self.vocab.is_end(token) {
+        let is_end = self.vocab.is_end(token);
+        if let Some(n_top) = answer.n_logprobs.filter(|_| !is_end) {
+            let logits = self.engine.logits(row).map_err(|error| error.to_string())?;
+            answer.send_logprobs(told(self.vocab.as_ref(), &answer.rules, logits, token, n_top));
+        }
+        if is_end {
             let rest = answer.emission.finish();
             answer.send_text(rest);
             return Ok(Some(Finish::Stop));
@@ -334,7 +340,7 @@ impl<E: Engine> Scheduler<E> {
         answer.n_generated += 1;
         sequence.tokens.push(token);
         let mut piece = Vec::new();
-        self.vocab.piece(token, &mut piece);
+        self.vocab.spell(token, &answer.rules.spelled, &mut piece);
         match answer.emission.push(&piece) {
             Emitted::Stopped(last) => {
                 answer.send_text(last);
@@ -489,5 +495,19 @@ impl<E: Engine> Scheduler<E> {
             *old = status;
             is_new
         });
+    }
+}
+
+/// How likely `token` was, and the `n_top` likeliest.
+fn told(vocab: &dyn Vocab, rules: &AnswerRules, logits: &[f32], token: Token, n_top: usize) -> TokenLogprob {
+    let candidate = |token, logprob| {
+        let mut bytes = Vec::new();
+        vocab.spell(token, &rules.spelled, &mut bytes);
+        Candidate { bytes, logprob }
+    };
+    let (own, top) = logprobs(logits, token, n_top);
+    TokenLogprob {
+        token: candidate(token, own),
+        top: top.into_iter().map(|(token, logprob)| candidate(token, logprob)).collect(),
     }
 }

@@ -1,5 +1,6 @@
 //! The scheduler as others see it, over the simulated engine: what is computed, what is said, what is left behind.
 
+mod rules;
 mod tiers;
 
 use std::sync::Arc;

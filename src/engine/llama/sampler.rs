@@ -84,7 +84,7 @@ impl Sampler {
     }
 
     fn choose(&mut self, logits: &[f32]) -> Result<LlamaToken, EngineError> {
-        self.fill(logits);
+        fill(&mut self.candidates, logits);
         self.candidates.apply_sampler(&mut self.chain);
         let token = self.picked()?;
         if !self.is_bound() {
@@ -96,7 +96,7 @@ impl Sampler {
         if single.data[0].logit() > f32::NEG_INFINITY {
             return Ok(token);
         }
-        self.fill(logits);
+        fill(&mut self.candidates, logits);
         self.candidates.apply_sampler(grammar);
         // What may not come must not take the place of what may in a sampler that counts candidates.
         self.candidates.data.retain(|candidate| candidate.logit() > f32::NEG_INFINITY);
@@ -138,16 +138,16 @@ impl Sampler {
         Ok(())
     }
 
-    fn fill(&mut self, logits: &[f32]) {
-        self.candidates.data.clear();
-        let numbered = logits.iter().enumerate();
-        self.candidates.data.extend(numbered.map(|(id, &logit)| LlamaTokenData::new(LlamaToken(id as i32), logit, 0.0)));
-        (self.candidates.selected, self.candidates.sorted) = (None, false);
-    }
-
     fn picked(&self) -> Result<LlamaToken, EngineError> {
         self.candidates.selected_token().ok_or_else(|| refused("no token was left to choose".into()))
     }
+}
+
+fn fill(candidates: &mut LlamaTokenDataArray, logits: &[f32]) {
+    candidates.data.clear();
+    let numbered = logits.iter().enumerate();
+    candidates.data.extend(numbered.map(|(id, &logit)| LlamaTokenData::new(LlamaToken(id as i32), logit, 0.0)));
+    (candidates.selected, candidates.sorted) = (None, false);
 }
 
 /// The samplers of llama-server, in its order; those that would do nothing are left out.
@@ -225,9 +225,7 @@ pub(super) fn open_grammar(
     vocab: &LlamaVocab,
     grammar: &Grammar,
 ) -> Result<LlamaSampler, EngineError> {
-    if grammar.origin == GrammarOrigin::Client {
-        check_size(&grammar.text)?;
-    }
+    check_grammar(grammar)?;
     let (opened, errors) = with_errors(|| match grammar.is_lazy {
         false => LlamaSampler::grammar(model, &grammar.text, "root"),
         true => {
@@ -283,15 +281,21 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-fn check_size(grammar: &str) -> Result<(), EngineError> {
-    if grammar.len() > GRAMMAR_BYTES_MAX {
-        return Err(refused(format!("the grammar has {} bytes: at most {GRAMMAR_BYTES_MAX} are allowed", grammar.len())));
+/// What llama.cpp would not survive, or not in bounded time.
+fn check_grammar(grammar: &Grammar) -> Result<(), EngineError> {
+    let is_own = grammar.origin != GrammarOrigin::Client;
+    let grammar = grammar.text.as_str();
+    if grammar.len() > GRAMMAR_BYTES_MAX && !is_own {
+        return Err(refused(format!(
+            "the grammar has {} bytes: at most {GRAMMAR_BYTES_MAX} are allowed",
+            grammar.len()
+        )));
     }
     if grammar.contains('\0') {
         return Err(refused("the grammar holds a NUL".into()));
     }
     let (mut depth, mut quote, mut is_escaped) = (0_usize, None, false);
-    for byte in grammar.bytes() {
+    for (at, byte) in grammar.bytes().enumerate() {
         match (quote, byte) {
             _ if is_escaped => is_escaped = false,
             (Some(_), b'\\') => is_escaped = true,
@@ -302,6 +306,7 @@ fn check_size(grammar: &str) -> Result<(), EngineError> {
             (None, b'#') => quote = Some(b'\n'),
             (None, b'(') => depth += 1,
             (None, b')') => depth = depth.saturating_sub(1),
+            (None, b'{') => check_repetition(&grammar[at + 1..])?,
             _ => {}
         }
         if depth > GRAMMAR_DEPTH_MAX {
@@ -309,6 +314,18 @@ fn check_size(grammar: &str) -> Result<(), EngineError> {
         }
     }
     Ok(())
+}
+
+/// llama.cpp counts from the least number to the most without comparing them: `{2,1}` would take for ever.
+fn check_repetition(text: &str) -> Result<(), EngineError> {
+    let Some((bounds, _)) = text.split_once('}') else { return Ok(()) };
+    let Some((least, most)) = bounds.split_once(',') else { return Ok(()) };
+    match (least.trim().parse::<u64>(), most.trim().parse::<u64>()) {
+        (Ok(least), Ok(most)) if least > most => {
+            Err(refused(format!("the grammar repeats {{{bounds}}}: at least {least} and at most {most} times")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// llama.cpp reads its largest seed as "any", which would make a client's own seed of that value random.
@@ -363,3 +380,6 @@ fn check(sampling: &Sampling, n_vocab: i32) -> Result<(), EngineError> {
 fn refused(reason: String) -> EngineError {
     EngineError::Sampling(reason)
 }
+
+#[cfg(test)]
+mod tests;

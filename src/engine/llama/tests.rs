@@ -22,7 +22,7 @@ fn load(path: &Path) -> LoadedModel {
     LoadedModel::load(path, Weights::On { gpu: Gpu::Off, layers: GpuLayers::All }, Some(CHATML), |_| {}).unwrap()
 }
 
-fn smollm2() -> &'static LoadedModel {
+pub(super) fn smollm2() -> &'static LoadedModel {
     static MODEL: OnceLock<LoadedModel> = OnceLock::new();
     MODEL.get_or_init(|| load(&models::smollm2()))
 }
@@ -31,7 +31,7 @@ fn options(kv_type: KvType) -> ContextOptions {
     ContextOptions { n_cells: 1024, n_seq_max: 4, n_batch: 256, kv_type, threads: Threads::same(1) }
 }
 
-fn open(model: &LoadedModel) -> LlamaEngine<'_> {
+pub(super) fn open(model: &LoadedModel) -> LlamaEngine<'_> {
     model.open(&options(KvType::F16)).unwrap()
 }
 
@@ -43,7 +43,7 @@ fn prompt(model: &LoadedModel, n_tokens: usize) -> Vec<Token> {
 }
 
 /// Positions `range` of `tokens` for `seq`; the last one has logits.
-fn chunk(seq: u16, tokens: &[Token], range: Range<usize>) -> Batch {
+pub(super) fn chunk(seq: u16, tokens: &[Token], range: Range<usize>) -> Batch {
     let tokens = range.clone().map(|pos| BatchToken {
         token: tokens[pos],
         pos,

@@ -15,6 +15,9 @@ const TURN_END: &str = "<|im_end|>";
 const TURN_START: &str = "<|im_start|>";
 
 impl ByteVocab {
+    /// Ends a turn: the second control token.
+    pub const END: Token = Token(257);
+
     pub fn new() -> ByteVocab {
         let control = [TURN_START, TURN_END, "<|endoftext|>"];
         ByteVocab { control: (256..).map(Token).zip(control.map(str::to_owned)).collect() }

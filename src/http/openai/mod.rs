@@ -7,6 +7,7 @@ mod answer;
 mod logprobs;
 mod message;
 mod request;
+mod sampling;
 mod shape;
 mod stream;
 #[cfg(test)]

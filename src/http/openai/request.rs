@@ -10,9 +10,10 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::message::{self, WireMessage};
+use super::sampling::WireSampling;
 use super::{shape, thinking, tools};
 use crate::http::error::ApiError;
-use crate::request::{Client, Dialect, Request, Sampling, Token, Wanted};
+use crate::request::{Client, Dialect, Request, Wanted};
 
 /// Levels of arrays and objects. The deepest of Home Assistant's recorded requests has 10; each level costs stack where JSON
 /// is read recursively, as chat templates may do.
@@ -21,8 +22,6 @@ const DEPTH_MAX: usize = 64;
 const MESSAGES_MAX: usize = 2_000;
 /// Each generated piece of text is compared with each of them.
 const STOP_MAX: usize = 16;
-/// OpenAI's own limit.
-const LOGIT_BIAS_MAX: usize = 300;
 /// OpenAI's own limit.
 const TOP_LOGPROBS_MAX: i64 = 20;
 /// Each is a whole answer, and takes a sequence.
@@ -52,7 +51,7 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
     check_depth(text).map_err(ApiError::body)?;
     let wire: WireRequest = from_json(text, "")?;
 
-    let sampling = wire.sampling()?;
+    let sampling = from_json::<WireSampling>(text, "")?.read()?;
     let n_logprobs = wire.n_logprobs()?;
     let n_choices = integer("n", wire.n, 1, CHOICES_MAX)?.unwrap_or(1) as usize;
     let thinking = wire.thinking();
@@ -171,15 +170,6 @@ struct WireRequest {
     n: Option<i64>,
     logprobs: Option<bool>,
     top_logprobs: Option<i64>,
-    temperature: Option<f64>,
-    top_p: Option<f64>,
-    top_k: Option<i64>,
-    min_p: Option<f64>,
-    seed: Option<i64>,
-    repeat_penalty: Option<f64>,
-    frequency_penalty: Option<f64>,
-    presence_penalty: Option<f64>,
-    logit_bias: Option<Map<String, Value>>,
     max_tokens: Option<i64>,
     max_completion_tokens: Option<i64>,
     stop: Option<Value>,
@@ -216,51 +206,11 @@ impl WireRequest {
         }
     }
 
-    fn sampling(&self) -> Result<Sampling, ApiError> {
-        let default = Sampling::default();
-        Ok(Sampling {
-            temperature: number("temperature", self.temperature, 0.0, 2.0, default.temperature)?,
-            top_p: match number("top_p", self.top_p, 0.0, 1.0, default.top_p)? {
-                top_p if top_p > 0.0 => top_p,
-                _ => return Err(ApiError::field("top_p", "0: must be above 0, up to 1")),
-            },
-            top_k: integer("top_k", self.top_k, 0, i32::MAX.into())?.map_or(default.top_k, |top_k| top_k as i32),
-            min_p: number("min_p", self.min_p, 0.0, 1.0, default.min_p)?,
-            // -1 asks llama.cpp for a new seed each time. Wider seeds are folded, so that both halves count.
-            seed: self.seed.filter(|seed| *seed != -1).map(|seed| (seed ^ (seed >> 32)) as u32),
-            repeat_penalty: number("repeat_penalty", self.repeat_penalty, 0.1, 10.0, default.repeat_penalty)?,
-            frequency_penalty: number(
-                "frequency_penalty",
-                self.frequency_penalty,
-                -2.0,
-                2.0,
-                default.frequency_penalty,
-            )?,
-            presence_penalty: number("presence_penalty", self.presence_penalty, -2.0, 2.0, default.presence_penalty)?,
-            logit_bias: self.logit_bias.as_ref().map_or(Ok(Vec::new()), logit_bias)?,
-        })
-    }
-
     fn max_tokens(&self) -> Result<Option<usize>, ApiError> {
         let old = integer("max_tokens", self.max_tokens, 1, i64::MAX)?;
         let new = integer("max_completion_tokens", self.max_completion_tokens, 1, i64::MAX)?;
         Ok(new.or(old).map(|n_tokens| usize::try_from(n_tokens).unwrap_or(usize::MAX)))
     }
-}
-
-fn logit_bias(biases: &Map<String, Value>) -> Result<Vec<(Token, f32)>, ApiError> {
-    check_count("logit_bias", biases.len(), 0, LOGIT_BIAS_MAX)?;
-    biases
-        .iter()
-        .map(|(key, value)| {
-            let field = format!("logit_bias.{key}");
-            let token = key.parse().ok().filter(|token| *token >= 0);
-            let token = token.ok_or_else(|| ApiError::field(&field, "the key must be a token's id"))?;
-            let bias = value.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
-            let bias = bias.ok_or_else(|| ApiError::field(&field, format!("{value}: must be -100 to 100")))?;
-            Ok((Token(token), bias as f32))
-        })
-        .collect()
 }
 
 fn stop(stop: Option<Value>) -> Result<Vec<String>, ApiError> {
@@ -283,7 +233,7 @@ fn stop(stop: Option<Value>) -> Result<Vec<String>, ApiError> {
         .collect()
 }
 
-fn number(field: &str, value: Option<f64>, min: f64, max: f64, default: f32) -> Result<f32, ApiError> {
+pub(super) fn number(field: &str, value: Option<f64>, min: f64, max: f64, default: f32) -> Result<f32, ApiError> {
     match value {
         None => Ok(default),
         Some(value) if (min..=max).contains(&value) => Ok(value as f32),

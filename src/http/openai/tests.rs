@@ -5,7 +5,7 @@ mod wanted;
 use serde_json::json;
 
 use super::request::{ChatRequest, Form, parse};
-use crate::request::{Message, Role, Sampling, Token, ToolCall, Wanted};
+use crate::request::{Dry, Message, Mirostat, Penalties, Role, Sampling, Token, ToolCall, Wanted, Xtc};
 
 /// A request with `fields` beside the required ones; those given win.
 fn body(fields: &str) -> String {
@@ -70,7 +70,9 @@ fn null_is_as_good_as_nothing() {
     let fields = "tools tool_choice parallel_tool_calls response_format grammar json_schema reasoning_effort enable_thinking \
                   think chat_template_kwargs reasoning_budget thinking_budget_tokens n logprobs top_logprobs temperature top_p top_k min_p seed repeat_penalty \
                   frequency_penalty presence_penalty logit_bias max_tokens max_completion_tokens stop stream \
-                  stream_options cache_salt";
+                  stream_options cache_salt typical_p top_n_sigma xtc_probability xtc_threshold dynatemp_range dynatemp_exponent \
+                  mirostat mirostat_tau mirostat_eta min_keep repeat_last_n dry_multiplier dry_base dry_allowed_length \
+                  dry_penalty_last_n dry_sequence_breakers ignore_eos";
     let fields: Vec<_> = fields.split_whitespace().map(|field| format!("\"{field}\":null")).collect();
     let ChatRequest { request, n_choices, .. } = parsed(&fields.join(","));
     assert_eq!(request.sampling, Sampling::default());
@@ -81,7 +83,11 @@ fn null_is_as_good_as_nothing() {
 fn sampling_is_taken_over() {
     let sampling = parsed(
         r#""temperature":0,"top_p":0.9,"top_k":40,"min_p":0.05,"seed":7,"repeat_penalty":1.1,
-           "frequency_penalty":-2,"presence_penalty":2,"logit_bias":{"50":-100,"7":1.5}"#,
+           "frequency_penalty":-2,"presence_penalty":2,"logit_bias":{"50":-100,"7":1.5},
+           "repeat_last_n":-1,"dry_multiplier":0.8,"dry_base":1.5,"dry_allowed_length":3,"dry_penalty_last_n":100,
+           "dry_sequence_breakers":["\n"],"top_n_sigma":1.5,"typical_p":0.7,"xtc_probability":0.5,"xtc_threshold":0.2,
+           "dynatemp_range":0.5,"dynatemp_exponent":2,"mirostat":2,"mirostat_tau":4,"mirostat_eta":0.2,"min_keep":2,
+           "ignore_eos":true"#,
     )
     .request
     .sampling;
@@ -91,10 +97,17 @@ fn sampling_is_taken_over() {
         top_k: 40,
         min_p: 0.05,
         seed: Some(7),
-        repeat_penalty: 1.1,
-        frequency_penalty: -2.0,
-        presence_penalty: 2.0,
+        penalties: Penalties { last_n: None, repeat: 1.1, frequency: -2.0, presence: 2.0 },
+        dry: Dry { multiplier: 0.8, base: 1.5, allowed_length: 3, last_n: Some(100), breakers: vec!["\n".into()] },
+        top_n_sigma: 1.5,
+        typical_p: 0.7,
+        xtc: Xtc { probability: 0.5, threshold: 0.2 },
+        dynatemp_range: 0.5,
+        dynatemp_exponent: 2.0,
+        mirostat: Some(Mirostat { is_first: false, tau: 4.0, eta: 0.2 }),
+        min_keep: 2,
         logit_bias: vec![(Token(50), -100.0), (Token(7), 1.5)],
+        ignores_end: true,
     };
     assert_eq!(sampling, expected);
 }
@@ -117,6 +130,10 @@ fn numbers_out_of_range_are_refused() {
     check_refused(r#""top_k":99999999999"#, "top_k: 99999999999: must be at most 2147483647");
     check_refused(r#""min_p":2"#, "min_p: 2: must be 0 to 1");
     check_refused(r#""repeat_penalty":0"#, "repeat_penalty: 0: must be 0.1 to 10");
+    check_refused(r#""mirostat":3"#, "mirostat: 3: must be at most 2");
+    check_refused(r#""dry_sequence_breakers":[""]"#, "dry_sequence_breakers[0]: \"\": must be a text");
+    check_refused(r#""repeat_last_n":-2"#, "repeat_last_n: -2: must be at least -1");
+    check_refused(r#""xtc_probability":1.5"#, "xtc_probability: 1.5: must be 0 to 1");
     check_refused(r#""frequency_penalty":3"#, "frequency_penalty: 3: must be -2 to 2");
     check_refused(r#""presence_penalty":-3"#, "presence_penalty: -3: must be -2 to 2");
     check_refused(r#""max_tokens":0"#, "max_tokens: 0: must be at least 1");
