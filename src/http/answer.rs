@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::House;
+use super::access::Access;
 use super::choice::{Choice, Piece, Whole};
 use super::error::ApiError;
 use crate::prompt::{Moved, Planned, Section, Spoken};
@@ -36,6 +37,7 @@ pub(super) struct App {
     /// The start in seconds since 1970, which `/v1/models` calls each model's birth.
     pub(super) created: u64,
     pub(super) closing: Closing,
+    pub(super) access: Access,
 }
 
 /// Tells running answers that the daemon waits for them no longer.
@@ -54,9 +56,13 @@ impl Closing {
 pub(super) struct Peer(pub(super) Arc<str>);
 
 impl Peer {
+    pub(super) fn is_unix(&self) -> bool {
+        &*self.0 == "unix"
+    }
+
     /// It asks on this machine.
     pub(super) fn is_here(&self) -> bool {
-        &*self.0 == "unix" || self.0.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+        self.is_unix() || self.0.parse().is_ok_and(|address: IpAddr| address.is_loopback())
     }
 }
 

@@ -5,6 +5,7 @@
 //! `answer.rs`, `choice.rs` and `deltas.rs`.
 //! Nothing here decides what is computed; when a client goes away its event receiver is dropped, and that is all.
 
+mod access;
 mod answer;
 mod body;
 mod choice;
@@ -13,6 +14,7 @@ mod error;
 mod listener;
 mod openai;
 mod pins;
+mod rate;
 mod ready;
 mod requests;
 mod routes;

@@ -3,8 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::engine::EngineError;
-use crate::prompt::AnswerParts;
+use crate::prompt::{AnswerParts, EngineError};
 use crate::request::{Candidate, TokenLogprob, ToolCall};
 
 /// Reads `<t>thinking</t>content<c>name {arguments}</c>…`.
