@@ -197,6 +197,15 @@ async fn a_call_that_is_cut_off_is_told_as_far_as_it_came() {
 }
 
 #[tokio::test]
+async fn a_call_that_a_stop_text_cut_through_is_no_call() {
+    let script = || saying(&[r#"<c>light {"a":"#], Finish::Stop);
+    let whole = told(&start(script()).await.post(GOOD).await);
+    assert_eq!((&whole["content"], &whole["finish"]), (&json!(r#"<c>light {"a":"#), &json!("stop")));
+    let streamed = gathered(&start(script()).await.post(streaming(GOOD)).await);
+    assert_eq!(streamed["finish"], "stop");
+}
+
+#[tokio::test]
 async fn the_planner_hears_what_was_told_in_which_tokens() {
     for body in [GOOD.to_owned(), streaming(GOOD)] {
         let running = start(saying(&[ANSWER], Finish::Stop)).await;
