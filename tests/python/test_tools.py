@@ -61,16 +61,6 @@ def test_what_cannot_be_had_is_named(client, options, param):
     assert error.value.param == param
 
 
-def test_streamed_probabilities_are_the_same(client):
-    messages = [user(f"{uuid.uuid4()} Count to three.")]
-    options = {"messages": messages, "max_tokens": 8, "logprobs": True, "top_logprobs": 1}
-    whole = ask(client, **options).choices[0].logprobs.content
-    chunks = ask(client, stream=True, **options)
-    parts = [chunk.choices[0].logprobs for chunk in chunks]
-    streamed = [token for part in parts if part for token in part.content]
-    assert [token.bytes for token in streamed] == [token.bytes for token in whole]
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_choices_come_from_one_prefill(client, stream):
     text = f"{uuid.uuid4()} Tell a story."
