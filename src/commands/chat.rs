@@ -238,6 +238,8 @@ impl<O: Write, E: Write> Chat<O, E> {
             "messages": self.history,
             "stream": true,
             "stream_options": { "include_usage": true },
+            // Nobody here could run a tool.
+            "tool_choice": "none",
         });
         let mut answer = self.door.ask(body);
         loop {

@@ -124,6 +124,7 @@ impl Answer {
             let is_first = index == 0;
             // Two events for each token that fits, and the first and last: the scheduler never finds it full, however slowly
             // the client reads, and the channel allocates only what it holds.
+            let id = if is_first { id.clone() } else { format!("{id}.{index}") };
             let (sender, events) = mpsc::channel(2 * n_context + 2);
             let seed = sampling.seed.map(|seed| seed.wrapping_add(index as u32));
             app.house.submit(Submission {
@@ -137,7 +138,7 @@ impl Answer {
                 is_background,
                 received: received.into_std(),
                 label: Label {
-                    id: if is_first { id.clone() } else { format!("{id}.{index}") },
+                    id: id.clone(),
                     client: client.name.clone(),
                     profile: planned.profile.clone(),
                     dialect: client.dialect.name(),
@@ -155,7 +156,7 @@ impl Answer {
                 calls: Vec::new(),
                 tokens: Vec::new(),
             };
-            choices.push(Choice::new(events, Arc::clone(&planned.reader), Arc::clone(&app.house), spoken));
+            choices.push(Choice::new(id, events, Arc::clone(&planned.reader), Arc::clone(&app.house), spoken));
         }
         let (created, closing) = (unix_seconds(), app.closing.clone());
         let has_logprobs = n_logprobs.is_some();

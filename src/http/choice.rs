@@ -14,6 +14,8 @@ use crate::prompt::{AnswerParts, AnswerReader, Spoken};
 use crate::request::{Done, Event, Finish, TokenLogprob};
 
 pub(super) struct Choice {
+    /// As telemetry has it.
+    id: String,
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) is_over: bool,
     reader: Arc<dyn AnswerReader>,
@@ -56,13 +58,14 @@ pub(super) struct Whole {
 impl Choice {
     /// `spoken`: nothing yet, as the planner knows it.
     pub(super) fn new(
+        id: String,
         events: mpsc::Receiver<Event>,
         reader: Arc<dyn AnswerReader>,
         house: Arc<dyn House>,
         spoken: Spoken,
     ) -> Choice {
         let (text, deltas, logprobs) = (String::new(), Deltas::default(), Vec::new());
-        Choice { events, is_over: false, reader, house, text, deltas, logprobs, spoken }
+        Choice { id, events, is_over: false, reader, house, text, deltas, logprobs, spoken }
     }
 
     /// What `event` makes it say, as the choice number `choice`.
@@ -75,8 +78,8 @@ impl Choice {
                 (self.deltas.grow(&parts, false), None)
             }
             Event::Done(done) => {
-                let deltas = self.finish(&done);
-                (deltas, Some(self.end(done)))
+                let (deltas, end) = self.finish(done);
+                (deltas, Some(end))
             }
             Event::Logprobs(logprobs) => {
                 self.logprobs.extend(logprobs);
@@ -96,9 +99,9 @@ impl Choice {
             Event::Text(text) => self.text.push_str(&text),
             Event::Logprobs(logprobs) => self.logprobs.extend(logprobs),
             Event::Done(done) => {
-                self.finish(&done);
+                let (_, end) = self.finish(done);
                 let parts = self.deltas.told().clone();
-                return Some(Whole { parts, logprobs: std::mem::take(&mut self.logprobs), end: self.end(done) });
+                return Some(Whole { parts, logprobs: std::mem::take(&mut self.logprobs), end });
             }
             Event::Admitted(_) | Event::Failed(_) => {}
         }
@@ -106,34 +109,31 @@ impl Choice {
     }
 
     /// The last deltas. The planner hears what was said.
-    fn finish(&mut self, done: &Done) -> Vec<Delta> {
+    fn finish(&mut self, done: Done) -> (Vec<Delta>, End) {
         self.is_over = true;
         let is_complete = done.finish == Finish::Stop;
         // One that was cut off is a beginning, unless it reads as a whole.
         let read = self.reader.read(&self.text, true);
         let read = if is_complete { read } else { read.or_else(|_| self.reader.read(&self.text, false)) };
+        let is_calling = is_complete && read.as_ref().is_ok_and(|parts| !parts.calls.is_empty());
         let deltas = match read {
             Ok(parts) => {
                 let deltas = self.deltas.grow(&parts, is_complete);
                 let n_untold = parts.content.trim_end().len().saturating_sub(self.deltas.told().content.len());
                 if n_untold > 0 {
-                    warn!(n_bytes = n_untold, "text behind a call was left out");
+                    warn!(id = self.id, n_bytes = n_untold, "text behind a call was left out");
                 }
                 deltas
             }
             Err(_) => {
                 // The reader's reason would quote the answer.
-                warn!(n_bytes = self.text.len(), "an answer could not be parted into text and calls: it is text");
+                let n_bytes = self.text.len();
+                warn!(id = self.id, n_bytes, "an answer could not be parted into text and calls: it is text");
                 self.deltas.rest(&self.text).into_iter().collect()
             }
         };
         let AnswerParts { content, calls, .. } = self.deltas.told().clone();
         self.house.remember(Spoken { text: content, calls, tokens: done.generated.clone(), ..self.spoken.clone() });
-        deltas
-    }
-
-    fn end(&self, done: Done) -> End {
-        let is_calling = done.finish == Finish::Stop && !self.deltas.told().calls.is_empty();
-        End { done, is_calling }
+        (deltas, End { done, is_calling })
     }
 }

@@ -51,9 +51,8 @@ pub use planner::{Layout, PinsSink, Planner, forget_files};
 pub use regions::Region;
 pub use seen::{ToolsOrder, ToolsUse};
 
-use crate::engine::EngineError;
 // Whoever has a plan has these with it.
-pub use crate::engine::{AnswerParts, AnswerReader, AnswerRules, PlainReader};
+pub use crate::engine::{AnswerParts, AnswerReader, AnswerRules, EngineError, PlainReader};
 use crate::request::{LayoutMode, Owner, Request, TokenPrompt};
 
 /// The planner's door. Cheap to clone; the planner ends when the last one is gone.
@@ -282,10 +281,8 @@ pub enum PromptError {
     ReservedElsewhere { place: String, code: u32 },
     #[error("the model's chat template refuses these messages: {reason}")]
     Template { reason: String },
-    #[error("there is no tool `{name}`; there are: {known}")]
-    UnknownTool { name: String, known: String },
-    #[error("a call is required, and there are no tools")]
-    NoTools,
+    #[error("{place}: {reason}")]
+    Wanted { place: String, reason: String },
     #[error("no system text and no tools end in front of the conversation: there is nothing to pin")]
     NoHead,
 }

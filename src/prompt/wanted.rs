@@ -10,14 +10,17 @@ use crate::request::{Thinking, ToolChoice, Wanted};
 
 /// Refuses the choice of a tool that is not among `tools`, the JSON texts of the definitions in the prompt.
 pub(super) fn check(wanted: &Wanted, tools: &[String]) -> Result<(), PromptError> {
+    let refused = |reason: String| Err(PromptError::Wanted { place: "tool_choice".to_owned(), reason });
     match &wanted.tool_choice {
-        ToolChoice::Required | ToolChoice::Named(_) if tools.is_empty() => Err(PromptError::NoTools),
+        ToolChoice::Required | ToolChoice::Named(_) if tools.is_empty() => {
+            refused("a call is required, and there are no tools".to_owned())
+        }
         ToolChoice::Named(name) => {
             let names: Vec<String> = tools.iter().filter_map(|tool| self::name(tool)).collect();
             if names.contains(name) {
                 return Ok(());
             }
-            Err(PromptError::UnknownTool { name: name.clone(), known: names.join(", ") })
+            refused(format!("there is no tool `{name}`; there are: {}", names.join(", ")))
         }
         ToolChoice::Auto | ToolChoice::None | ToolChoice::Required => Ok(()),
     }
@@ -60,10 +63,10 @@ mod tests {
         };
         let named = |name: &str| ToolChoice::Named(name.to_owned());
         assert_eq!(verdict(named("door"), &tools), "");
-        assert_eq!(verdict(named("oven"), &tools), "there is no tool `oven`; there are: light, door");
+        assert_eq!(verdict(named("oven"), &tools), "tool_choice: there is no tool `oven`; there are: light, door");
         assert_eq!(verdict(ToolChoice::Required, &tools), "");
         for choice in [ToolChoice::Required, named("door")] {
-            assert_eq!(verdict(choice, &[]), "a call is required, and there are no tools");
+            assert_eq!(verdict(choice, &[]), "tool_choice: a call is required, and there are no tools");
         }
         for choice in [ToolChoice::Auto, ToolChoice::None] {
             assert_eq!(verdict(choice, &[]), "");

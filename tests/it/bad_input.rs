@@ -81,12 +81,45 @@ fn bad_requests_are_refused_before_any_work_and_the_next_good_one_is_answered() 
         ),
         ("too many stop texts", with("stop", json!(vec!["a"; 17])), 400, Some("stop")),
         ("an empty stop text", with("stop", json!([""])), 400, Some("stop[0]")),
-        ("two answers", with("n", json!(2)), 400, Some("n")),
+        (
+            "a tool twice",
+            with(
+                "tools",
+                json!([{ "type": "function", "function": { "name": "a" } }, { "type": "function", "function": { "name": "a" } }]),
+            ),
+            400,
+            Some("tools[1].function.name"),
+        ),
+        (
+            "a tool with a name of two words",
+            with("tools", json!([{ "type": "function", "function": { "name": "turn on" } }])),
+            400,
+            Some("tools[0].function.name"),
+        ),
+        ("a call without tools", with("tool_choice", json!("required")), 400, Some("tool_choice")),
+        (
+            "a call of no tool",
+            with("tool_choice", json!({ "type": "function", "function": { "name": "oven" } })),
+            400,
+            Some("tool_choice"),
+        ),
+        (
+            "arguments that are no JSON",
+            with(
+                "messages",
+                json!([{ "role": "assistant", "tool_calls": [{ "function": { "name": "a", "arguments": "{on}" } }] }]),
+            ),
+            400,
+            Some("messages[0].tool_calls[0].function.arguments"),
+        ),
+        ("nine answers", with("n", json!(9)), 400, Some("n")),
         ("too many biases", with("logit_bias", Value::Object(biases)), 400, Some("logit_bias")),
         ("a bias beyond the vocabulary", with("logit_bias", json!({ "259": 1 })), 400, Some("logit_bias")),
         ("no tokens", with("max_tokens", json!(0)), 400, Some("max_tokens")),
         ("a hot answer", with("temperature", json!(9)), 400, Some("temperature")),
-        ("a schema", with("response_format", json!({ "type": "json_object" })), 400, Some("response_format")),
+        ("a form of two kinds", with("response_format", json!({ "type": "json" })), 400, Some("response_format.type")),
+        ("a strange effort", with("reasoning_effort", json!("utmost")), 400, Some("reasoning_effort")),
+        ("too many probabilities", with("top_logprobs", json!(21)), 400, Some("top_logprobs")),
     ];
     for (round, (what, body, status, param)) in cases.into_iter().enumerate() {
         let n_computed = model.faults().n_computed();

@@ -136,6 +136,31 @@ fn with_room_for_all_a_day_computes_so_many_tokens() {
     check(&models::smollm2(), Recording::Ollama, LARGE_CONTEXT, (196_806, 26_841));
 }
 
+/// Of each request that goes on with an earlier one: what a tool answered, or the next thing that was said.
+#[test]
+fn what_goes_on_from_an_earlier_request_computes_its_new_text_alone() {
+    for recording in [Recording::LlamaCpp, Recording::Ollama] {
+        let bodies = bodies(recording);
+        let usages = replay(simulated(&models::smollm2()), LARGE_CONTEXT, &bodies);
+        let messages: Vec<&[Value]> =
+            bodies.iter().map(|body| &body["messages"].as_array().expect("a chat has messages")[..]).collect();
+        let (mut n_turns, mut n_results) = (0, 0);
+        for (index, own) in messages.iter().enumerate() {
+            let goes_on_from = |&earlier: &usize| {
+                messages[earlier].len() < own.len() && own.starts_with(messages[earlier]) && own.len() > 2
+            };
+            let Some(earlier) = (0..index).rev().find(goes_on_from) else { continue };
+            n_turns += 1;
+            n_results += usize::from(own.last().is_some_and(|message| message["role"] == "tool"));
+            // The last token that opened the answer may be another one where the answer follows it as text.
+            let n_before = usages[earlier].n_prompt - 1;
+            assert!(usages[index].n_cached >= n_before, "{recording:?}, {index}: {:?} of {n_before}", usages[index]);
+        }
+        eprintln!("{recording:?}: {n_turns} requests go on from an earlier one, {n_results} with a result");
+        assert!(n_turns >= 20 && n_results >= 10);
+    }
+}
+
 /// From nothing: what changes must be learnt from the day itself.
 #[test]
 fn a_day_laid_out_computes_fewer_tokens_than_as_sent() {

@@ -46,6 +46,9 @@ name = "tiny"
 context = 8192
 parallel = 4
 
+[cache]
+dir = "$state/kv"
+
 [telemetry]
 path = "$state/hob.sqlite"
 

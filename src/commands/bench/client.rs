@@ -128,7 +128,11 @@ impl<'a> Running<'a> {
             let chunk: Value = serde_json::from_str(data)?;
             // An answer may end before it has any text; then its end is the first news.
             let choice = &chunk["choices"][0];
-            let is_news = choice["delta"]["content"].as_str().is_some_and(|text| !text.is_empty())
+            let delta = &choice["delta"];
+            let says = |field: &str| delta[field].as_str().is_some_and(|text| !text.is_empty());
+            let is_news = says("content")
+                || says("reasoning_content")
+                || delta["tool_calls"].is_array()
                 || !choice["finish_reason"].is_null();
             if is_news {
                 ttft = ttft.or_else(|| Some(started.elapsed()));

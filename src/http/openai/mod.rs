@@ -69,11 +69,10 @@ pub(super) async fn chat_completions(
 ) -> Result<Response, ApiError> {
     let body = body::read(body, app.max_body).await?;
     let received = Instant::now();
-    let mut asked = request::parse(&body, &caller.name)?;
-    asked.request.layout = layout(&headers)?.or(caller.layout());
-    asked.request.is_background = priority(&headers)?.unwrap_or(caller.priority()) == Priority::Background;
-    caller.choose_model(&mut asked.request.model, &app.house.models());
-    let request::ChatRequest { request, n_choices, form } = asked;
+    let request::ChatRequest { mut request, n_choices, form } = request::parse(&body, &caller.name)?;
+    request.layout = layout(&headers)?.or(caller.layout());
+    request.is_background = priority(&headers)?.unwrap_or(caller.priority()) == Priority::Background;
+    caller.choose_model(&mut request.model, &app.house.models());
     let answer = Answer::begin(&app, Asked { request, n_choices, id, received }).await?;
     match form {
         request::Form::Whole => answer::respond(answer).await,

@@ -3,8 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::engine::EngineError;
-use crate::prompt::AnswerParts;
+use crate::prompt::{AnswerParts, EngineError};
 use crate::request::{Candidate, TokenLogprob, ToolCall};
 
 /// Reads `<t>thinking</t>content<c>name {arguments}</c>…`.
@@ -195,6 +194,15 @@ async fn a_call_that_is_cut_off_is_told_as_far_as_it_came() {
     assert_eq!(gathered(&start(script()).await.post(streaming(GOOD)).await), expected);
     let thinking = told(&start(saying(&["<t>hm"], Finish::Length)).await.post(GOOD).await);
     assert_eq!((&thinking["reasoning"], &thinking["content"]), (&json!("hm"), &json!("")));
+}
+
+#[tokio::test]
+async fn a_call_that_a_stop_text_cut_through_is_no_call() {
+    let script = || saying(&[r#"<c>light {"a":"#], Finish::Stop);
+    let whole = told(&start(script()).await.post(GOOD).await);
+    assert_eq!((&whole["content"], &whole["finish"]), (&json!(r#"<c>light {"a":"#), &json!("stop")));
+    let streamed = gathered(&start(script()).await.post(streaming(GOOD)).await);
+    assert_eq!(streamed["finish"], "stop");
 }
 
 #[tokio::test]
