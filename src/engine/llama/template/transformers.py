@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jinja2
 import jinja2.ext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 
 
 class Generation(jinja2.ext.Extension):
@@ -35,31 +35,45 @@ def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=Fa
 
 def main():
     asked = json.load(sys.stdin)
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = datetime.fromtimestamp(asked["now"]).strftime
     rendered = {}
     for path in sorted(Path(asked["folder"]).glob("*.jinja")):
-        template = environment.from_string(path.read_text(encoding="utf-8"))
+        # `transformers` refuses what changes a list. llama.cpp lets it, and so do we, to see the rest.
+        sandbox = SandboxedEnvironment if path.stem in asked["changing_lists"] else ImmutableSandboxedEnvironment
+        template = environment(sandbox, asked["now"]).from_string(path.read_text(encoding="utf-8"))
         rendered[path.stem] = {name: render(template, asked, talk) for name, talk in asked["conversations"].items()}
     json.dump(rendered, sys.stdout)
 
 
+def environment(sandbox, now):
+    made = sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+    made.filters["tojson"] = tojson
+    made.globals["raise_exception"] = refuse
+    made.globals["strftime_now"] = datetime.fromtimestamp(now).strftime
+    return made
+
+
 def render(template, asked, talk):
+    names = {**asked["names"], "add_generation_prompt": True, **talk.get("names", {})}
+    for name in talk.get("without", []):
+        del names[name]
     # What nobody gives is there all the same, as None.
-    names = {"documents": None, "add_generation_prompt": True, **asked["names"], **talk}
-    del names["messages"]
-    names["tools"] = asked["tools"][talk["tools"]] if "tools" in talk else None
+    names |= {"tools": tools_of(asked, talk), "documents": None}
     # Arguments are objects to `transformers`; a few templates can only show text.
     for messages in (with_objects(talk["messages"]), talk["messages"]):
         try:
             return template.render(**names, messages=messages)
-        except Exception:
+        except Exception:  # whatever the template runs into
             pass
     return None
+
+
+def tools_of(asked, talk):
+    """As llama.cpp gives them to every template: these fields, in this order, and no other."""
+    if "tools" not in talk:
+        return None
+    functions = [tool["function"] for tool in asked["tools"][talk["tools"]]]
+    known = {"name": None, "description": "", "parameters": {}}
+    return [{"type": "function", "function": {name: function.get(name, other) for name, other in known.items()}} for function in functions]
 
 
 def with_objects(messages):

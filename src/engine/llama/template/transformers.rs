@@ -25,6 +25,9 @@ const NOW: i64 = 1_796_040_000;
 /// Template, conversation, reason.
 const DIFFERENCES: &[(&str, &str, &str)] = &[];
 
+/// Templates that append to a list.
+const CHANGING_LISTS: [&str; 2] = ["Kimi-K2-Instruct", "Kimi-K2-Thinking"];
+
 /// What templates make of each conversation; `None`: they refuse it.
 type Rendered = BTreeMap<String, BTreeMap<String, Option<String>>>;
 
@@ -44,6 +47,7 @@ fn the_text_is_the_one_that_transformers_gives() {
         let text = std::fs::read_to_string(folder.join(format!("{name}.jinja"))).unwrap();
         let template = LlamaTemplate::open(&Source { text: &text, bos: BOS, eos: EOS, strip_bos: false }, None).unwrap();
         for (conversation, expected) in expected {
+            eprintln!("== {name}");
             let rendered = render(&template, &table, conversation);
             if rendered != *expected {
                 if let Some(folder) = std::env::var_os("HOB_DUMP") {
@@ -72,7 +76,10 @@ fn reference(python: &Path, folder: &Path, table: &Value) -> Rendered {
             // llama.cpp tells every template the date under these names.
             "date_string": "30 Nov 2026",
             "datetime": "Nov 30 2026",
+            // As it tells every template that nothing else is said to.
+            "enable_thinking": true,
         },
+        "changing_lists": CHANGING_LISTS,
         "tools": table["tools"],
         "conversations": table["conversations"],
     });
@@ -93,8 +100,8 @@ fn render(template: &LlamaTemplate, table: &Value, conversation: &str) -> Option
     let tools = talk.get("tools").map(|name| table["tools"][name.as_str().unwrap()].as_array().unwrap());
     let tools: Vec<String> = tools.into_iter().flatten().map(Value::to_string).collect();
     let messages: Vec<Message> = talk["messages"].as_array().unwrap().iter().map(message).collect();
-    let opens_answer = talk.get("add_generation_prompt").is_none();
-    template.prepare(&tools).unwrap().render_at(&messages, opens_answer, NOW).ok()
+    let opens_answer = talk["names"]["add_generation_prompt"] != false;
+    template.prepare(&tools).unwrap().render_at(&messages, opens_answer, NOW).inspect_err(|e| eprintln!("ERR {conversation}: {e}")).ok()
 }
 
 fn message(json: &Value) -> Message {
