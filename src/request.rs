@@ -66,6 +66,23 @@ impl LayoutMode {
     }
 }
 
+/// Whose turn it is when several wait.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Priority {
+    /// Nobody waits for it, as for a conversation's title: what it leaves pushes nothing out.
+    Background,
+    Normal,
+    /// Somebody listens.
+    #[default]
+    Interactive,
+}
+
+impl Priority {
+    /// Each with the word that stands in configurations and headers; the default first.
+    pub const NAMES: [(&str, Priority); 3] =
+        [("interactive", Priority::Interactive), ("normal", Priority::Normal), ("background", Priority::Background)];
+}
+
 /// Who asks. Without keys a client is its source address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {

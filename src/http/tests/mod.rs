@@ -1,12 +1,15 @@
 //! The HTTP side over real sockets, with a house that answers by script.
 //!
 //! `answers`: what good requests get; `bad_input`: what bad ones get, and that the next good one is answered;
+//! `speaking`: answers that think and call, and several choices;
 //! `connections`: sockets that close, stall, or talk nonsense, and the stop; `house`: `/ready` and what can be watched.
 
 mod answers;
 mod bad_input;
 mod connections;
 mod house;
+mod security;
+mod speaking;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,8 +26,8 @@ use tokio::task::JoinHandle;
 use super::{House, PinFailure, Server};
 use crate::config::{self, Listen};
 use crate::prompt::{
-    Cause, Gain, Moved, PinWish, PlainReader, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken,
-    ToolsUse, Volatility,
+    AnswerReader, Cause, Gain, Moved, PinWish, PlainReader, PlanFailure, PlanTimings, Planned, PromptError, Region,
+    Section, Spoken, ToolsUse, Volatility,
 };
 use crate::request::{
     CacheUse, Done, Event, Finish, LayoutMode, MissCause, Owner, Request, Timings, Token, TokenPrompt,
@@ -42,6 +45,9 @@ struct Script {
     /// Sent as soon as a request is submitted.
     events: Vec<Event>,
     refusal: Option<SubmitError>,
+    /// Submissions that are taken before the refusal.
+    n_taken_before: usize,
+    reader: Arc<dyn AnswerReader>,
     /// What telemetry holds, newest first; `None`: it is off.
     rows: Option<Vec<RequestRow>>,
     /// What the planner was asked to know again.
@@ -60,6 +66,8 @@ impl Default for Script {
                 Event::Done(done(Finish::Stop)),
             ],
             refusal: None,
+            n_taken_before: 0,
+            reader: Arc::new(PlainReader),
             rows: Some(Vec::new()),
             remembered: Vec::new(),
         }
@@ -121,7 +129,10 @@ impl House for Fake {
                 to_message: Some(1),
             };
             self.planned.try_send(request).unwrap();
-            let n_prompt = self.script.lock().unwrap().n_prompt;
+            let (n_prompt, reader) = {
+                let script = self.script.lock().unwrap();
+                (script.n_prompt, Arc::clone(&script.reader))
+            };
             Ok(Planned {
                 prompt: TokenPrompt { tokens: vec![Token(1); n_prompt], cuts: Vec::new() },
                 mode,
@@ -132,7 +143,7 @@ impl House for Fake {
                 profile: Some("house".to_owned()),
                 max_tokens,
                 rules: Arc::default(),
-                reader: Arc::new(PlainReader),
+                reader,
                 opening: "assistant\n".to_owned(),
                 record: Some(7),
                 moved: if mode == LayoutMode::Off { Vec::new() } else { vec![moved] },
@@ -151,8 +162,9 @@ impl House for Fake {
 
     fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
         let mut script = self.script.lock().unwrap();
-        if let Some(refusal) = script.refusal.take() {
-            return Err(refusal);
+        match script.n_taken_before.checked_sub(1) {
+            Some(n_taken_before) => script.n_taken_before = n_taken_before,
+            None => script.refusal.take().map_or(Ok(()), Err)?,
         }
         for event in &script.events {
             submission.events.try_send(event.clone()).unwrap();
@@ -213,7 +225,11 @@ struct Running {
 }
 
 async fn start(script: Script) -> Running {
-    let server = Server::bind(&config(Listen::Tcp(([127, 0, 0, 1], 0).into()))).await.unwrap();
+    start_with(script, config(Listen::Tcp(([127, 0, 0, 1], 0).into()))).await
+}
+
+async fn start_with(script: Script, config: config::Server) -> Running {
+    let server = Server::bind(&config).await.unwrap();
     let [Listen::Tcp(address)] = server.addresses()[..] else { panic!("one TCP address was asked for") };
     serve(server, address, script)
 }
@@ -233,7 +249,7 @@ fn config(listen: Listen) -> config::Server {
         max_body: MAX_BODY,
         queue: 4,
         start_wait: Duration::from_secs(120),
-        allow_anonymous: false,
+        access: config::Access::default(),
     }
 }
 
@@ -243,7 +259,7 @@ impl Running {
     }
 
     async fn get(&self, path: &str) -> Reply {
-        self.exchange(format!("GET {path} HTTP/1.1\r\nHost: hob\r\nConnection: close\r\n\r\n").as_bytes()).await
+        self.exchange(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()).await
     }
 
     async fn post(&self, body: impl AsRef<[u8]>) -> Reply {
@@ -277,7 +293,8 @@ impl Running {
 /// A chat request as bytes; `headers`: further header lines.
 fn chat_bytes(body: &[u8], headers: &str) -> Vec<u8> {
     let length = body.len();
-    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: hob\r\n{headers}Content-Length: {length}\r\n\r\n");
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {length}\r\n\r\n");
     [head.as_bytes(), body].concat()
 }
 
