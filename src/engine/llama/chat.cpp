@@ -104,6 +104,13 @@ static std::string render(const hob_chat_template & chat, const hob_chat_tools *
             message.reasoning_content = trim_whitespace(message.reasoning_content);
         }
     }
+    // llama.cpp's code for Ministral moves what was thought into the content, where a template that knows no thinking takes
+    // it for the answer, which is lost.
+    if (source.find("reasoning_content") == std::string::npos && source.find("thinking") == std::string::npos) {
+        for (auto & message : messages) {
+            message.reasoning_content.clear();
+        }
+    }
     autoparser::generation_params params;
     params.messages = common_json::array();
     for (const auto & message : messages) {
@@ -140,7 +147,8 @@ static std::string render(const hob_chat_template & chat, const hob_chat_tools *
     params.parallel_tool_calls   = false;
     params.add_generation_prompt = open_answer;
     params.now                   = std::chrono::system_clock::from_time_t(now);
-    params.extra_context         = common_json{ { "datetime", time_text(now, "%b %d %Y") }, { "date_string", time_text(now, "%d %b %Y") } };
+    // Some templates open the answer unless they are told not to; llama.cpp only tells when they are to.
+    params.extra_context         = common_json{ { "add_generation_prompt", false }, { "datetime", time_text(now, "%b %d %Y") }, { "date_string", time_text(now, "%d %b %Y") } };
     for (const auto & format : chat.formats) {
         params.extra_context["hob_now"][format] = time_text(now, format.c_str());
     }

@@ -292,3 +292,5 @@ unsafe extern "C" {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod transformers;
