@@ -158,6 +158,9 @@ pub struct RequestRecord {
     /// Prompt tokens computed for it: the rest, or less if it ended before its prompt was done.
     pub n_computed: usize,
     pub n_generated: usize,
+    /// Tokens that were guessed and computed ahead of being said, and those of them that were said.
+    pub n_drafted: usize,
+    pub n_accepted: usize,
     pub queue: Duration,
     pub ttft: Option<Duration>,
     /// Time from admission to the end of the prompt.

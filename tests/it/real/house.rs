@@ -81,6 +81,7 @@ impl House {
             threads: Threads::same(1),
             pins: setup.pins,
             open_lower: Box::new(|_, _| scheduler::Lower::default()),
+            speculation: scheduler::Speculation::Off,
             record: Box::new(move |record| {
                 if matches!(record, Record::Request(_)) {
                     ended.mark_ended();
