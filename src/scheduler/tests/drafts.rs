@@ -189,7 +189,7 @@ enum Op {
 
 fn asked() -> impl Strategy<Value = Asked> {
     let owner = prop_oneof![Just(ALICE), Just(BOB)];
-    // Periods of eight and others, so that the answers repeat and deviate.
+    // At most 72 tokens, so that each fits its 160 cells with all it may say. Periods of eight and others, so that the answers repeat and deviate.
     let prompt = prop_oneof!["[a-c]{8,40}", "(kitchen |bedroom |on off ){3,8}", "[a-z]{20,60}"];
     let seed = proptest::option::of(1..9u32);
     let stop = proptest::option::of("[a-z]{1,3}").prop_map(|stop| stop.into_iter().collect());
@@ -214,7 +214,7 @@ proptest! {
 
     #[test]
     fn whatever_comes_between_steps_answers_and_cells_are_those_without_drafts(
-        ops in proptest::collection::vec(op(), 1..24), n_cells in 130..400usize
+        ops in proptest::collection::vec(op(), 1..24), n_cells in 160..400usize
     ) {
         let mut house = stepped(n_cells, Speculation::Free, Attention::Full);
         let mut clients: Vec<Client> = Vec::new();
