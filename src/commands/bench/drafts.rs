@@ -57,8 +57,8 @@ pub(super) fn measure<M: Model>(bench: &Bench<'_, M>) -> Result<Vec<Drafts>, Ben
     let plain = Decoding::start(bench, Speculation::Off)?;
     let drafting = Decoding::start(bench, Speculation::Measured)?;
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-    // Greedy small models soon repeat themselves, which is not prose.
-    let lively = Sampling { temperature: 0.8, top_p: 0.95, seed: Some(7), ..Sampling::default() };
+    // Left alone, small models soon repeat themselves, which is not prose.
+    let lively = Sampling { temperature: 0.8, top_p: 0.95, seed: Some(7), repeat_penalty: 1.1, ..Sampling::default() };
     let texts = [
         ("tool calls that repeat", REPEATING.repeat(N_REPEATED), greedy, 1.3),
         ("prose", PROSE.to_owned(), lively, 0.97),

@@ -67,7 +67,7 @@ proptest! {
         ends.iter().chain([&tokens.len()]).for_each(|&end| pieces.read(&tokens[..end], n_prompt));
         prop_assert_eq!(&pieces.guess, &whole.guess);
         prop_assert_eq!(&pieces.likely, &whole.likely);
-        prop_assert_eq!(&pieces.tables, &whole.tables);
+        prop_assert_eq!(&pieces.places, &whole.places);
     }
 
     #[test]
@@ -187,6 +187,6 @@ fn memory_is_bounded_however_long_the_text_becomes() {
     let long: Vec<Token> = (0..100_000).map(Token).collect();
     let mut drafter = Drafter::new(100);
     drafter.read(&long, 100);
-    assert!(drafter.tables.iter().all(|table| table.len() == 1 << 10));
-    assert!(Drafter::new(1 << 20).tables.iter().all(|table| table.len() == 1 << 16));
+    assert_eq!(drafter.places.len(), 1 << 10);
+    assert_eq!(Drafter::new(1 << 20).places.len(), 1 << 16);
 }
