@@ -67,13 +67,7 @@ impl Drafter {
     /// For a sequence that has `n_tokens` now.
     pub(super) fn new(n_tokens: usize) -> Drafter {
         let n_slots = (SLOTS_PER_TOKEN * n_tokens).next_power_of_two().clamp(*SLOTS.start(), *SLOTS.end());
-        Drafter {
-            places: vec![0; n_slots],
-            n_read: 0,
-            guess: None,
-            likely: LIKELY,
-            plain: None,
-        }
+        Drafter { places: vec![0; n_slots], n_read: 0, guess: None, likely: LIKELY, plain: None }
     }
 
     /// Takes in what `tokens` has more than last time. Guesses are judged from `n_prompt` on: a prompt says nothing about how

@@ -43,11 +43,13 @@ impl<E: Engine> Scheduler<E> {
         draft: &[Token],
     ) -> Result<Option<Finish>, String> {
         let first_row = end_row - 1 - draft.len();
+        let n_before = self.running[index].sequence.tokens.len();
         let mut n_accepted = 0;
         let sampled = loop {
             let sampled = self.sample(index, first_row + n_accepted);
-            let is_right = draft.get(n_accepted).is_some_and(|token| self.newest(index) == token);
-            if sampled != Ok(None) || !is_right {
+            let said = &self.running[index].sequence.tokens[n_before..];
+            // What ends the answer needs no next row, even if it was drafted.
+            if sampled != Ok(None) || draft.get(..=n_accepted) != Some(said) {
                 break sampled;
             }
             n_accepted += 1;
@@ -62,10 +64,6 @@ impl<E: Engine> Scheduler<E> {
             return sampled.and_then(|finish| vacated.map(|()| finish).map_err(|error| error.to_string()));
         }
         sampled
-    }
-
-    fn newest(&self, index: usize) -> &Token {
-        self.running[index].sequence.tokens.last().expect("an answer has a prompt")
     }
 
     /// Tells how long a step took, if it was one answer's alone.

@@ -138,6 +138,7 @@ pub struct Label {
 
 /// One thing to remember.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a box would cost each request an allocation, and the others are rare")]
 pub enum Record {
     Request(RequestRecord),
     Eviction(EvictionRecord),

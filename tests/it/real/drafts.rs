@@ -16,7 +16,8 @@ const N_TOKENS: usize = 96;
 
 /// Calls of tools, which a model goes on with.
 fn calls(model: &LoadedModel) -> TokenPrompt {
-    let call = |room: &str| format!("{{\"name\": \"light.turn_on\", \"arguments\": {{\"entity_id\": \"light.{room}\"}}}}\n");
+    let call =
+        |room: &str| format!("{{\"name\": \"light.turn_on\", \"arguments\": {{\"entity_id\": \"light.{room}\"}}}}\n");
     let rooms: String = ["kitchen", "hall", "cellar"].map(call).concat();
     prompt(&[&model.vocab().tokenize(&rooms.repeat(4), Special::Text)])
 }

@@ -107,10 +107,7 @@ impl House {
         sampling: Sampling,
     ) -> mpsc::Receiver<Event> {
         let ends = (0..self.vocab.n_tokens() as i32).map(Token).filter(|&token| self.vocab.is_end(token));
-        let sampling = Sampling {
-            logit_bias: ends.map(|token| (token, -100.0)).collect(),
-            ..sampling
-        };
+        let sampling = Sampling { logit_bias: ends.map(|token| (token, -100.0)).collect(), ..sampling };
         let (events, receiver) = mpsc::channel(4096);
         let submission = Submission {
             prompt: prompt.clone(),
