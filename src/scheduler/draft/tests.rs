@@ -146,6 +146,16 @@ fn after_misses_nothing_is_drafted_until_guesses_are_right_again() {
 }
 
 #[test]
+fn how_a_prompt_repeats_itself_says_nothing_of_the_answer() {
+    let tokens: Vec<Token> = [1, 2, 3, 4].into_iter().cycle().take(80).map(Token).collect();
+    let mut drafter = Drafter::new(tokens.len());
+    drafter.read(&tokens[..79], 79);
+    assert_eq!(drafter.likely, LIKELY);
+    drafter.read(&tokens, 79);
+    assert_ne!(drafter.likely, LIKELY, "the first token of the answer is judged");
+}
+
+#[test]
 fn an_answer_that_does_not_know_its_plain_steps_drafts_nothing() {
     let tokens = ten_again();
     let mut drafter = experienced(&tokens, true);
@@ -188,5 +198,6 @@ fn memory_is_bounded_however_long_the_text_becomes() {
     let mut drafter = Drafter::new(100);
     drafter.read(&long, 100);
     assert_eq!(drafter.places.len(), 1 << 10);
+    assert_eq!(drafter.guess, None, "what shares a slot is not the same");
     assert_eq!(Drafter::new(1 << 20).places.len(), 1 << 16);
 }
