@@ -9,7 +9,7 @@ use std::time::Duration;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use hob::engine::{ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
 use hob::prompt::{Layout, Moment, Planner};
-use hob::request::{Client, Dialect, LayoutMode, Message, Request, Role, Sampling, Token, ToolCall};
+use hob::request::{Client, Dialect, LayoutMode, Message, Request, Role, Sampling, Token, ToolCall, Wanted};
 
 /// Words as tokens, with as many control tokens as Llama 3 has.
 struct Words(Vec<(Token, String)>);
@@ -108,6 +108,8 @@ fn household(system_start: &str) -> Request {
         ],
         tools: (0..30).map(tool).collect(),
         sampling: Sampling::default(),
+        wanted: Wanted::default(),
+        n_logprobs: None,
         max_tokens: None,
         stop: vec![],
         client: Client { name: "bench".into(), salt: None, dialect: Dialect::OpenAi },

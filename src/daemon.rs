@@ -389,6 +389,8 @@ mod tests {
         let submitted = daemon.scheduler().submit(Submission {
             prompt: TokenPrompt { tokens: vec![Token(1); 3], cuts: vec![] },
             sampling: Sampling::default(),
+            rules: Arc::default(),
+            n_logprobs: None,
             max_tokens: Some(1),
             stop: vec![],
             owner: Owner::Public,

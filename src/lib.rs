@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | [`request`] | what a client asks and gets back, in neutral words | wire formats, sequence ids |
 //! | [`config`] | TOML → checked values, profiles' files | what they are used for |
-//! | [`http`] | sockets, limits, routes, dialects; bytes ↔ `Request` and `Event` | tokens, cells |
+//! | [`http`] | sockets, who may ask, limits, routes, dialects; bytes ↔ `Request` and `Event` | tokens, cells |
 //! | [`prompt`] | order of sections, what changes in them, template, control tokens, tokens and cuts | HTTP, the engine's state |
 //! | [`scheduler`] | who is admitted, who joins a step, when an answer ends | JSON, SQL, files |
 //! | [`kv`] | the prefix tree, ids and cells as numbers, the tiers' index; what is shared, saved and given up | requests, time |

@@ -11,7 +11,7 @@ use hob::commands::bench::Scope;
 use hob::commands::chat;
 use hob::commands::check::EX_CONFIG;
 use hob::commands::format::Format;
-use hob::commands::{lint, pins};
+use hob::commands::{ask, lint, pins};
 #[cfg(feature = "llama")]
 use hob::commands::{plan::PlanError, serve::ServeError};
 use hob::config::{self, Config, ConfigError};
@@ -83,9 +83,12 @@ enum Command {
     /// Keep something warm that no profile names, or stop it.
     #[command(subcommand)]
     Pin(PinCommand),
+    /// Make a key for a client.
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Forget what a client left: K/V in memory and on disk, its pins, what was learnt of its prompts.
     Forget {
-        /// Its name, which is its address; `all`: every client's.
+        /// Its name, which is its address if it has no key; `all`: every client's.
         #[arg(value_name = "CLIENT|all")]
         client: String,
     },
@@ -128,6 +131,12 @@ enum PinCommand {
     },
     /// Keep it warm no longer.
     Rm { name: String },
+}
+
+#[derive(Subcommand)]
+enum KeyCommand {
+    /// Prints the key, once, and puts its hash into the configuration.
+    New { name: String },
 }
 
 fn main() -> ExitCode {
@@ -179,13 +188,20 @@ fn run(arguments: Arguments) -> Result<u8> {
         }
         Command::Plan { json, request: None } => return plan(&load()?, Format::of(json, &out), &mut out),
         Command::Chat { profile, url } => {
-            let url = url.map_or_else(|| Ok(chat::url_of(&load()?.server.listen)?), anyhow::Ok)?;
-            chat::chat(&url, profile)?;
+            let (url, bearer) = match url {
+                Some(url) => (url, ask::of_environment().unwrap_or_default()),
+                None => {
+                    let config = load()?;
+                    (chat::url_of(&config.server.listen)?, ask::bearer(&config))
+                }
+            };
+            chat::chat(&url, bearer, profile)?;
         }
         Command::Stats { since, json } => {
             hob::commands::stats::stats(&load()?, since, Format::of(json, &out), &mut out)?;
         }
         Command::Why { id, json } => hob::commands::why::why(&load()?, &id, Format::of(json, &out), &mut out)?,
+        Command::Key(KeyCommand::New { name }) => hob::commands::key::new(&file()?, &name, &mut out)?,
         Command::Forget { client } => hob::commands::forget::forget(&load()?, &client, &mut out)?,
         Command::Pins { json } => pins::list(&load()?, Format::of(json, &out), &mut out)?,
         Command::Pin(PinCommand::Add { name, body, public }) => {

@@ -5,7 +5,7 @@
 //! beside it. What stands in the files is not known here.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -53,6 +53,32 @@ pub fn write_in_steps(
         let _ = fs::remove_file(&temporary);
     }
     written
+}
+
+/// 32 random bytes, from the kernel.
+pub fn random_bytes() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A new key: `hob-` and 64 hexadecimal digits.
+pub fn new_key() -> io::Result<String> {
+    Ok(random_bytes()?.iter().fold("hob-".to_owned(), |key, byte| format!("{key}{byte:02x}")))
+}
+
+/// The key in the file `path`; made there, with its folder, if there is none.
+pub fn key_text(path: &Path) -> io::Result<String> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Ok(text) if text.trim().is_empty() => {}
+        Ok(text) => return Ok(text.trim().to_owned()),
+        Err(error) => return Err(error),
+    }
+    let key = new_key()?;
+    create_folder(folder_of(path))?;
+    write_whole(path, |file| writeln!(file, "{key}"))?;
+    Ok(key)
 }
 
 fn write_temporary(

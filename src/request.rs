@@ -18,6 +18,9 @@ pub struct Request {
     /// The JSON text of each tool definition (`{"type":"function",…}`), byte for byte as the client sent it, in its order.
     pub tools: Vec<String>,
     pub sampling: Sampling,
+    pub wanted: Wanted,
+    /// Beside each generated token so many of the likeliest are told with their probability; `None`: none, and not its own.
+    pub n_logprobs: Option<usize>,
     /// Upper number of tokens to generate; `None`: the profile's, else what the context holds.
     pub max_tokens: Option<usize>,
     /// Texts that end the answer; they are not part of it.
@@ -61,6 +64,23 @@ impl LayoutMode {
             LayoutMode::Optimise => "optimise",
         }
     }
+}
+
+/// Whose turn it is when several wait.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Priority {
+    /// Nobody waits for it, as for a conversation's title: what it leaves pushes nothing out.
+    Background,
+    Normal,
+    /// Somebody listens.
+    #[default]
+    Interactive,
+}
+
+impl Priority {
+    /// Each with the word that stands in configurations and headers; the default first.
+    pub const NAMES: [(&str, Priority); 3] =
+        [("interactive", Priority::Interactive), ("normal", Priority::Normal), ("background", Priority::Background)];
 }
 
 /// Who asks. Without keys a client is its source address.
@@ -188,6 +208,52 @@ pub struct ToolCall {
     pub arguments: String,
 }
 
+/// What the answer may consist of, and how it is thought of.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Wanted {
+    pub tool_choice: ToolChoice,
+    /// Whether an answer may hold one call only.
+    pub one_call: bool,
+    pub shape: Shape,
+    pub thinking: Thinking,
+    /// Names that the template may ask for, each with a JSON text.
+    pub template_args: Vec<(String, String)>,
+}
+
+/// Whether the answer calls a tool.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum ToolChoice {
+    #[default]
+    Auto,
+    None,
+    Required,
+    /// This one.
+    Named(String),
+}
+
+/// The form of the answer's text.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Shape {
+    #[default]
+    Free,
+    /// Any JSON object.
+    Json,
+    /// The JSON text of a schema.
+    Schema(String),
+    /// GBNF.
+    Grammar(String),
+}
+
+/// Whether and how long the model thinks before it speaks. `None`: as the template has it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Thinking {
+    pub is_on: Option<bool>,
+    /// A word that templates with levels know: `low`, `medium`, `high`.
+    pub effort: Option<String>,
+    /// Most tokens of it.
+    pub budget: Option<usize>,
+}
+
 /// How the next token is chosen. The defaults are OpenAI's where it has them and llama.cpp's elsewhere.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
@@ -230,15 +296,32 @@ pub struct TokenPrompt {
     pub cuts: Vec<usize>,
 }
 
-/// What the answer consists of, in this order: one `Admitted`, any number of `Text`, then `Done` or `Failed`.
+/// What the answer consists of, in this order: one `Admitted`, any number of `Logprobs` and `Text`, then `Done` or `Failed`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     Admitted(CacheUse),
+    /// If they were asked for: of tokens whose text is yet to come.
+    Logprobs(Vec<TokenLogprob>),
     /// Whole UTF-8 characters, never empty.
     Text(String),
     Done(Done),
     /// The engine could not go on with this request; text for the client.
     Failed(String),
+}
+
+/// A generated token's probability before anything chose among the candidates, and those of the likeliest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprob {
+    pub token: Candidate,
+    pub top: Vec<Candidate>,
+}
+
+/// A token that could have come.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    pub bytes: Vec<u8>,
+    /// Natural logarithm.
+    pub logprob: f32,
 }
 
 /// What the cache did for a prompt. `n_prompt = n_cached + computed`.

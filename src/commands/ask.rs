@@ -45,6 +45,7 @@ pub(super) fn ask(config: &Config, method: &str, path: &str, body: String) -> Re
         .method(method)
         .uri(format!("{url}{path}"))
         .header("content-type", "application/json")
+        .header("authorization", bearer(config))
         .body(body)
         .map_err(|error| unreachable(error.to_string()))?;
     let response = agent.run(request).map_err(|error| match error {
@@ -63,4 +64,16 @@ pub(super) fn ask(config: &Config, method: &str, path: &str, body: String) -> Re
         None if is_success => Ok(answer),
         None => Err(AskError::Strange { url }),
     }
+}
+
+/// The key that this command sends: `HOB_KEY`, else that of commands on this machine, which the daemon keeps in its state
+/// folder. Without either nobody needs one, or the daemon says so.
+pub fn bearer(config: &Config) -> String {
+    let of_house = || std::fs::read_to_string(config.house_key_file()).ok().map(|key| format!("Bearer {}", key.trim()));
+    of_environment().or_else(of_house).unwrap_or_default()
+}
+
+/// The same for a daemon that may be another machine's: this one's key stays here.
+pub fn of_environment() -> Option<String> {
+    std::env::var("HOB_KEY").ok().filter(|key| !key.is_empty()).map(|key| format!("Bearer {}", key.trim()))
 }

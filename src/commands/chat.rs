@@ -54,8 +54,9 @@ pub fn url_of(addresses: &[Listen]) -> Result<String, ChatError> {
 }
 
 /// Talks with `profile`, else with the daemon's first one, until the input ends.
-pub fn chat(url: &str, profile: Option<String>) -> Result<(), ChatError> {
-    let door = Door::open(url)?;
+/// `bearer`: the `Authorization` to send along.
+pub fn chat(url: &str, bearer: String, profile: Option<String>) -> Result<(), ChatError> {
+    let door = Door::open(url)?.with_bearer(bearer);
     let is_terminal = io::stdin().is_terminal();
     let format = Format::of(false, &io::stderr());
     let chat = Chat::new(door, profile, is_terminal, format, io::stdout(), io::stderr())?;

@@ -1,11 +1,12 @@
 //! The commands: what `hob` does and prints, apart from how its arguments are read (`main.rs`).
 
-mod ask;
+pub mod ask;
 pub mod bench;
 pub mod chat;
 pub mod check;
 pub mod forget;
 pub mod format;
+pub mod key;
 pub mod lint;
 #[cfg(feature = "llama")]
 mod model;

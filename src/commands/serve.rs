@@ -3,16 +3,18 @@
 //! Shows how the pins get warm, says once where it listens and what to type, and runs until SIGTERM or SIGINT.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
 use super::progress::Progress;
-use crate::config::{Config, ConfigError, Listen, read_profiles};
+use crate::config::{Config, ConfigError, KeyHash, Listen, read_profiles};
 use crate::daemon::{Daemon, DaemonError};
 use crate::engine::EngineError;
 use crate::http::{BindError, Server};
+use crate::private::key_text;
 use crate::scheduler::{SchedulerHandle, Status};
 
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +25,8 @@ pub enum ServeError {
     Engine(#[from] EngineError),
     #[error(transparent)]
     Bind(#[from] BindError),
+    #[error("{} cannot be made: commands on this machine would have no key", file.display())]
+    HouseKey { file: PathBuf, source: io::Error },
     #[error(transparent)]
     Daemon(#[from] DaemonError),
     #[error("the runtime could not start")]
@@ -34,7 +38,12 @@ pub fn serve(config: &Config, mut out: impl Write + Send + 'static) -> Result<()
     let profiles = read_profiles(config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let server = Server::bind(&config.server).await?;
+        let mut server = Server::bind(&config.server).await?;
+        if !config.server.access.clients.is_empty() {
+            let file = config.house_key_file();
+            let key = key_text(&file).map_err(|source| ServeError::HouseKey { file: file.clone(), source })?;
+            server = server.with_house_key(KeyHash::of(&key));
+        }
         // Loading blocks this thread, not the sockets: clients that connect meanwhile wait.
         let model = tokio::task::block_in_place(|| super::model::load(config))?;
         let name = profiles.first().map_or(config.model.name.clone(), |profile| profile.name.clone());

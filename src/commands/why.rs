@@ -6,6 +6,7 @@
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::ask::bearer;
 use super::chat::url_of;
 use super::format::{Format, grouped, milliseconds};
 use crate::config::Config;
@@ -56,7 +57,7 @@ fn make_daemon_write(config: &Config) {
     const PATIENCE: Duration = Duration::from_millis(500);
     let Ok(url) = url_of(&config.server.listen) else { return };
     let agent: ureq::Agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().into();
-    let _ = agent.get(format!("{url}/hob/v1/requests?limit=1")).call();
+    let _ = agent.get(format!("{url}/hob/v1/requests?limit=1")).header("authorization", bearer(config)).call();
 }
 
 fn text(account: &Account, now_ms: i64, format: Format) -> String {

@@ -14,7 +14,7 @@ use super::fault::Faults;
 use super::raw::{Field, Raw, RawCache, RawLayout, RawModel, RawProfile, RawServer, RawTelemetry};
 use super::threads::Processors;
 use super::units::{parse_duration, parse_size, write_duration, write_size};
-use super::{Cache, Config, Gpu, GpuLayers, Layout, Listen, Model, ProfileFiles, Server, Telemetry};
+use super::{Access, Cache, Config, Gpu, GpuLayers, Layout, Listen, Model, ProfileFiles, Server, Telemetry};
 use crate::engine::KvType;
 use crate::request::LayoutMode;
 
@@ -40,17 +40,22 @@ pub(super) struct Surroundings {
     /// `None`: this user has none.
     pub(super) state_folder: Option<PathBuf>,
     pub(super) processors: Processors,
+    /// The text of the credential with clients' keys.
+    pub(super) keys: Option<String>,
 }
 
 /// The values of `raw`. A faulty one is replaced by its default, so that the checks after this one can go on.
 pub(super) fn check(raw: Raw, surroundings: &Surroundings, faults: &mut Faults) -> Config {
     let mut checker = Checker { surroundings, faults };
-    let server = checker.server(raw.server);
+    let mut server = checker.server(raw.server);
     let model = checker.model(raw.model);
     let cache = checker.cache(raw.cache);
     let layout = checker.layout(raw.layout);
     let telemetry = checker.telemetry(raw.telemetry);
     let profiles = checker.profiles(raw.profiles, &model.name);
+    let profile_names: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
+    server.access.clients = checker.clients(raw.clients, &profile_names, &model.name);
+    checker.reach(&server);
     Config {
         file: surroundings.file.clone(),
         folder: surroundings.folder.clone(),
@@ -71,13 +76,17 @@ pub(super) struct Checker<'a> {
 
 impl Checker<'_> {
     fn server(&mut self, raw: RawServer) -> Server {
-        let allow_anonymous = self.flag("server.allow_anonymous", raw.allow_anonymous, false);
         Server {
-            listen: self.listen(raw.listen, allow_anonymous),
+            listen: self.listen(raw.listen),
             max_body: self.size("server.max_body", raw.max_body, 1 << 10..=1 << 30, 8 << 20),
             queue: self.number("server.queue", raw.queue, 1..=10_000, 64) as usize,
             start_wait: self.duration("server.start_wait", raw.start_wait, 1..=24 * 60 * 60, 120),
-            allow_anonymous,
+            access: Access {
+                allow_anonymous: self.flag("server.allow_anonymous", raw.allow_anonymous, false),
+                hosts: self.hosts(raw.allowed_hosts),
+                origins: self.origins(raw.allowed_origins),
+                clients: Vec::new(),
+            },
         }
     }
 
@@ -177,15 +186,15 @@ impl Checker<'_> {
         profiles
     }
 
-    fn listen(&mut self, field: Option<Field<Vec<String>>>, allow_anonymous: bool) -> Vec<Listen> {
+    fn listen(&mut self, field: Option<Field<Vec<String>>>) -> Vec<Listen> {
         let Some(addresses) = self.texts("server.listen", field) else { return vec![Listen::Tcp(LISTEN)] };
         if addresses.is_empty() {
             self.faults.value("server.listen", Vec::<String>::new(), "must name at least one address");
         }
-        addresses.iter().filter_map(|address| self.address(address, allow_anonymous)).collect()
+        addresses.iter().filter_map(|address| self.address(address)).collect()
     }
 
-    fn address(&mut self, address: &str, allow_anonymous: bool) -> Option<Listen> {
+    fn address(&mut self, address: &str) -> Option<Listen> {
         if let Some(path) = address.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Some(Listen::Unix(self.absolute(path)));
         }
@@ -199,12 +208,49 @@ impl Checker<'_> {
             self.faults.value("server.listen", address, accepted);
             return None;
         };
-        if !socket_address.ip().to_canonical().is_loopback() && !allow_anonymous {
-            let problem = "can be reached from other machines, and there are no keys yet; \
-                must be a loopback address, or server.allow_anonymous = true must say that everybody may ask";
-            self.faults.value("server.listen", address, problem);
-        }
         Some(Listen::Tcp(socket_address))
+    }
+
+    /// Whoever reaches hob from another machine needs a key, unless it is written out that none is needed.
+    fn reach(&mut self, server: &Server) {
+        if server.access.allow_anonymous || !server.access.clients.is_empty() {
+            return;
+        }
+        for listen in &server.listen {
+            if let Listen::Tcp(address) = listen
+                && !address.ip().to_canonical().is_loopback()
+            {
+                let problem = "can be reached from other machines, and no [[client]] has a key: `hob key new NAME` makes one; \
+                    else it must be a loopback address, or server.allow_anonymous = true must say that everybody may ask";
+                self.faults.value("server.listen", address.to_string(), problem);
+            }
+        }
+    }
+
+    /// Host names in lower case, as they are compared.
+    fn hosts(&mut self, field: Option<Field<Vec<String>>>) -> Vec<String> {
+        let hosts = self.texts("server.allowed_hosts", field).unwrap_or_default();
+        for host in &hosts {
+            if host.is_empty() || host.contains(['/', ':', '*', ' ']) {
+                let accepted = "must be a host's name alone, without scheme and port: \"nas.local\"";
+                self.faults.value("server.allowed_hosts", host.as_str(), accepted);
+            }
+        }
+        hosts.into_iter().map(|host| host.to_lowercase()).collect()
+    }
+
+    fn origins(&mut self, field: Option<Field<Vec<String>>>) -> Vec<String> {
+        let origins = self.texts("server.allowed_origins", field).unwrap_or_default();
+        for origin in &origins {
+            let is_fit = origin.split_once("://").is_some_and(|(scheme, host)| {
+                !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '*', ' '])
+            });
+            if !is_fit {
+                let accepted = "must be an origin as browsers send it: \"https://chat.example\"";
+                self.faults.value("server.allowed_origins", origin.as_str(), accepted);
+            }
+        }
+        origins.into_iter().map(|origin| origin.to_lowercase()).collect()
     }
 
     fn gpu_layers(&mut self, field: Option<Field<Value>>) -> GpuLayers {
@@ -299,7 +345,7 @@ impl Checker<'_> {
     }
 
     /// One of `choices`; the first is the default.
-    fn choice<T: Copy>(&mut self, key: &str, field: Option<Field<String>>, choices: &[(&str, T)]) -> T {
+    pub(super) fn choice<T: Copy>(&mut self, key: &str, field: Option<Field<String>>, choices: &[(&str, T)]) -> T {
         let value = match field {
             None => return choices[0].1,
             Some(Field::Given(text)) => match choices.iter().find(|(name, _)| *name == text) {

@@ -5,6 +5,7 @@
 //! what it names is read by `profile` and by those who use it.
 
 mod checked;
+mod client;
 mod fault;
 mod live;
 mod memory;
@@ -15,9 +16,11 @@ mod threads;
 mod units;
 
 use std::fmt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use client::{Access, ClientEntry, KeyHash, Rate, is_client_name};
 pub use fault::{ConfigError, Fault};
 pub use memory::available_memory;
 pub use places::locate;
@@ -45,6 +48,11 @@ impl Config {
         self.state_folder.join("pins")
     }
 
+    /// The key of commands on this machine, where clients have keys.
+    pub fn house_key_file(&self) -> PathBuf {
+        self.state_folder.join("house-key")
+    }
+
     /// What was learnt of how clients' prompts change. Private text.
     pub fn layout_file(&self) -> PathBuf {
         self.state_folder.join("layout")
@@ -69,16 +77,39 @@ impl Config {
             faults.key("", format!("cannot be read: {error}"));
             String::new()
         });
+        if others_may_write(file) {
+            faults.key("", "may be changed by every user of this machine, and names commands and keys: chmod o-w");
+        }
         let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         let surroundings = Surroundings {
             file: file.to_owned(),
             folder: absolute.parent().unwrap_or(Path::new("/")).to_owned(),
             state_folder: places::state_folder(),
             processors: Processors::here(),
+            keys: credential(&mut faults),
         };
         let raw = Raw::read(&text, &mut faults);
         let config = check(raw, &surroundings, &mut faults);
         (config, faults.found)
+    }
+}
+
+/// Whether any user may write `file`.
+fn others_may_write(file: &Path) -> bool {
+    const BY_OTHERS: u32 = 0o002;
+    std::fs::metadata(file).is_ok_and(|of| of.is_file() && of.permissions().mode() & BY_OTHERS != 0)
+}
+
+/// What the service manager brought of keys.
+fn credential(faults: &mut Faults) -> Option<String> {
+    let path = Path::new(&std::env::var_os("CREDENTIALS_DIRECTORY")?).join(client::CREDENTIAL);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => {
+            faults.key(format!("credential {}", client::CREDENTIAL), format!("cannot be read: {error}"));
+            None
+        }
     }
 }
 
@@ -107,8 +138,7 @@ pub struct Server {
     pub queue: usize,
     /// `/ready` says 200 with `degraded` after this even if pins are still warming.
     pub start_wait: Duration,
-    /// Written out to listen beyond the loopback: there are no keys yet.
-    pub allow_anonymous: bool,
+    pub access: Access,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -30,7 +30,15 @@ macro_rules! section {
     };
 }
 
-section!(RawServer { listen: Vec<String>, max_body: String, queue: i64, start_wait: String, allow_anonymous: bool, });
+section!(RawServer {
+    listen: Vec<String>,
+    max_body: String,
+    queue: i64,
+    start_wait: String,
+    allow_anonymous: bool,
+    allowed_hosts: Vec<String>,
+    allowed_origins: Vec<String>,
+});
 section!(RawModel {
     path: String,
     name: String,
@@ -54,6 +62,15 @@ section!(RawProfile {
     max_tokens: i64,
     live: Vec<Value>,
 });
+section!(RawClient {
+    name: String,
+    key_hash: String,
+    layout: String,
+    priority: String,
+    profile: String,
+    routes: Vec<String>,
+    rate: String,
+});
 section!(RawLive {
     name: String,
     clock: bool,
@@ -73,10 +90,11 @@ pub(super) const SECTIONS: &[(&str, &[&str])] = &[
     ("layout", RawLayout::KEYS),
     ("telemetry", RawTelemetry::KEYS),
     ("profile", RawProfile::KEYS),
+    ("client", RawClient::KEYS),
 ];
 
 /// Names that belong to planned capabilities: whoever writes them should not be told of a typing error.
-const PLANNED: &[&str] = &["client", "server.allowed_hosts", "model.idle_release", "telemetry.prompts"];
+const PLANNED: &[&str] = &["model.idle_release", "telemetry.prompts"];
 
 #[derive(Default)]
 pub(super) struct Raw {
@@ -86,6 +104,7 @@ pub(super) struct Raw {
     pub(super) layout: RawLayout,
     pub(super) telemetry: RawTelemetry,
     pub(super) profiles: Vec<RawProfile>,
+    pub(super) clients: Vec<RawClient>,
 }
 
 impl Raw {
@@ -108,7 +127,8 @@ impl Raw {
                 "cache" => raw.cache = section(&name, value, RawCache::KEYS, faults),
                 "layout" => raw.layout = section(&name, value, RawLayout::KEYS, faults),
                 "telemetry" => raw.telemetry = section(&name, value, RawTelemetry::KEYS, faults),
-                "profile" => raw.profiles = profiles(value, faults),
+                "profile" => raw.profiles = list(&name, value, RawProfile::KEYS, faults),
+                "client" => raw.clients = list(&name, value, RawClient::KEYS, faults),
                 _ => unknown(&name, &name, SECTIONS.iter().map(|(section, _)| (*section).to_owned()), faults),
             }
         }
@@ -123,13 +143,19 @@ impl RawLive {
     }
 }
 
-fn profiles(value: Value, faults: &mut Faults) -> Vec<RawProfile> {
+/// Sections of one name, each headed `[[name]]`.
+fn list<T: Default + serde::de::DeserializeOwned>(
+    name: &str,
+    value: Value,
+    keys: &[&str],
+    faults: &mut Faults,
+) -> Vec<T> {
     let Value::Array(entries) = value else {
-        faults.value("profile", value, "must be a list: write its head as [[profile]]");
+        faults.value(name, value, format!("must be a list: write its head as [[{name}]]"));
         return Vec::new();
     };
     let numbered = entries.into_iter().enumerate();
-    numbered.map(|(index, value)| section(&format!("profile[{index}]"), value, RawProfile::KEYS, faults)).collect()
+    numbered.map(|(index, value)| section(&format!("{name}[{index}]"), value, keys, faults)).collect()
 }
 
 /// One section of which `keys` are known.
@@ -142,8 +168,10 @@ fn section<T: Default + serde::de::DeserializeOwned>(
     let Value::Table(mut table) = value else {
         let head = match name {
             _ if name.contains(".live[") => "[[profile.live]]".to_owned(),
-            _ if name.contains('[') => "[[profile]]".to_owned(),
-            _ => format!("[{name}]"),
+            _ => match name.split_once('[') {
+                Some((list, _)) => format!("[[{list}]]"),
+                None => format!("[{name}]"),
+            },
         };
         faults.value(name, value, format!("must be a section: write its head as {head}"));
         return T::default();

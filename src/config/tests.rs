@@ -2,17 +2,23 @@
 
 use super::raw::{RawLive, SECTIONS};
 use super::*;
+use crate::request::Priority;
 use crate::sources::{LoopbackUrl, Source};
 
 const EXAMPLE: &str = include_str!("../../config.example.toml");
 
-fn examine(text: &str) -> (Config, Vec<Fault>) {
-    let surroundings = Surroundings {
+fn surroundings() -> Surroundings {
+    Surroundings {
         file: PathBuf::from("config.toml"),
         folder: PathBuf::from("/etc/hob"),
         state_folder: Some(PathBuf::from("/var/lib/hob")),
         processors: Processors { n_cores: Some(4), n_available: 8 },
-    };
+        keys: None,
+    }
+}
+
+fn examine(text: &str) -> (Config, Vec<Fault>) {
+    let surroundings = surroundings();
     let mut faults = Faults::of(&surroundings.file);
     let raw = Raw::read(text, &mut faults);
     (check(raw, &surroundings, &mut faults), faults.found)
@@ -95,7 +101,12 @@ fn an_empty_file_means_the_defaults() {
             max_body: 8388608,
             queue: 64,
             start_wait: 120s,
-            allow_anonymous: false,
+            access: Access {
+                allow_anonymous: false,
+                hosts: [],
+                origins: [],
+                clients: [],
+            },
         },
         model: Model {
             path: "/etc/hob/model.gguf",
@@ -181,7 +192,12 @@ fn every_value_can_be_set() {
             max_body: 65536,
             queue: 1,
             start_wait: 30s,
-            allow_anonymous: true,
+            access: Access {
+                allow_anonymous: true,
+                hosts: [],
+                origins: [],
+                clients: [],
+            },
         },
         Model {
             path: "/etc/hob/../models/Smol.Q4.gguf",
@@ -236,16 +252,14 @@ fn all_faults_are_told_at_once() {
         flush_seconds = 1.5
     "#;
     insta::assert_snapshot!(refused(text), @r#"
-    config.toml: server.allow_anonymous = "yes": must be true or false
-    config.toml: server.listen = "0.0.0.0:8088": can be reached from other machines, and there are no keys yet; must be a loopback address, or server.allow_anonymous = true must say that everybody may ask
     config.toml: server.listen = "house.local:80": must be "host:port" with an IP address or localhost as host, or "unix:/path"
     config.toml: server.listen = "127.0.0.1": must be "host:port" with an IP address or localhost as host, or "unix:/path"
     config.toml: server.listen = "unix:": must be "host:port" with an IP address or localhost as host, or "unix:/path"
-    config.toml: server.listen = "[::]:1": can be reached from other machines, and there are no keys yet; must be a loopback address, or server.allow_anonymous = true must say that everybody may ask
     config.toml: server.listen = "127.0.0.1:70000": must be "host:port" with an IP address or localhost as host, or "unix:/path"
     config.toml: server.max_body = "8MB": must be "1KiB" to "1GiB", in B, KiB, MiB or GiB
     config.toml: server.queue = 10001: must be 1 to 10000
     config.toml: server.start_wait = 120: must be "1s" to "1d", in s, m, h or d
+    config.toml: server.allow_anonymous = "yes": must be true or false
     config.toml: model.path = 3: must be a text in quotes
     config.toml: model.name = " blank": must be 1 to 64 characters, without control characters and without blanks at its ends
     config.toml: model.context = 255: must be 256 to 1048576
@@ -258,6 +272,8 @@ fn all_faults_are_told_at_once() {
     config.toml: telemetry.path = false: must be a text in quotes
     config.toml: telemetry.flush_seconds = 1.5: must be 1 to 3600
     config.toml: telemetry.keep_days = 0: must be 1 to 3650
+    config.toml: server.listen = "0.0.0.0:8088": can be reached from other machines, and no [[client]] has a key: `hob key new NAME` makes one; else it must be a loopback address, or server.allow_anonymous = true must say that everybody may ask
+    config.toml: server.listen = "[::]:1": can be reached from other machines, and no [[client]] has a key: `hob key new NAME` makes one; else it must be a loopback address, or server.allow_anonymous = true must say that everybody may ask
     "#);
 }
 
@@ -306,16 +322,11 @@ fn an_unknown_key_is_told_with_the_one_that_was_meant() {
 #[test]
 fn a_key_of_a_later_version_is_no_typing_error() {
     let text = r#"
-        server.allowed_hosts = []
         model.idle_release = "30m"
         telemetry.prompts = false
-        [[client]]
-        name = "home-assistant"
     "#;
     insta::assert_snapshot!(refused(text), @"
-    config.toml: client: this version of hob does not know this key yet
     config.toml: model.idle_release: this version of hob does not know this key yet
-    config.toml: server.allowed_hosts: this version of hob does not know this key yet
     config.toml: telemetry.prompts: this version of hob does not know this key yet
     ");
 }
@@ -362,6 +373,7 @@ fn a_user_without_a_state_folder_must_say_where_to_write() {
         folder: PathBuf::from("/etc/hob"),
         state_folder: None,
         processors: Processors { n_cores: None, n_available: 1 },
+        keys: None,
     };
     let mut faults = Faults::of(&surroundings.file);
     check(Raw::default(), &surroundings, &mut faults);
@@ -476,4 +488,94 @@ fn a_faulty_live_entry_is_named() {
     config.toml: profile[0].live[6].name = "e": is the name of another entry, too
     config.toml: profile[1].live = "clock": must be a list: write its head as [[profile.live]]
     "#);
+}
+
+#[test]
+fn clients_are_read_and_what_is_wrong_with_them_is_told() {
+    let hash = "ab".repeat(32);
+    let text = format!(
+        r#"
+        [[profile]]
+        name = "house"
+        [[client]]
+        name = "phone"
+        key_hash = "{hash}"
+        layout = "off"
+        priority = "background"
+        profile = "house"
+        routes = ["/v1/"]
+        rate = "30/min"
+        "#
+    );
+    let [client] = accepted(&text).server.access.clients.try_into().unwrap();
+    let expected = ClientEntry {
+        layout: Some(LayoutMode::Off),
+        priority: Priority::Background,
+        profile: Some("house".into()),
+        routes: vec!["/v1/".into()],
+        rate: Some(Rate { n_requests: 30, per: Duration::from_secs(60) }),
+        ..ClientEntry::plain("phone".into(), KeyHash::parse(&hash).unwrap())
+    };
+    assert_eq!(client, expected);
+
+    let text = r#"
+        client = [
+            { name = "all", key_hash = "00" },
+            { name = "192.168.1.2" },
+            { key_hash = "00" },
+            { name = "a", key_hash = "hob-secret" },
+            { name = "b", key_hash = "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd" },
+            { name = "b", key_hash = "00" },
+            { name = "c", key_hash = "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd", profile = "hose",
+              routes = ["v1"], rate = "often", priority = "high", layout = "on" },
+        ]
+    "#;
+    let faults = refused(text);
+    assert!(!faults.contains("hob-secret"), "{faults}");
+    insta::assert_snapshot!(faults, @r#"
+    config.toml: client[0].name = "all": must be 1 to 64 of a-z, A-Z, 0-9, `.`, `_`, `-`, no address, and none of all, unix, public
+    config.toml: client[1].name = "192.168.1.2": must be 1 to 64 of a-z, A-Z, 0-9, `.`, `_`, `-`, no address, and none of all, unix, public
+    config.toml: client[2].name: is missing: logs and `hob forget` name a client by it
+    config.toml: client[3].key_hash: must be 64 hexadecimal digits, as `hob key new` prints them
+    config.toml: client[5].name = "b": is the name of another client, too
+    config.toml: client[6].profile = "hose": is the name of no [[profile]]
+    config.toml: client[6].layout = "on": must be one of "off", "observe", "safe", "optimise"
+    config.toml: client[6].priority = "high": must be one of "interactive", "normal", "background"
+    config.toml: client[6].routes[0] = "v1": must be a path, which stands for all below it, too: "/v1/", "/api/chat"
+    config.toml: client[6].rate = "often": must be a number of requests per s, min, h or d: "30/min"
+    config.toml: client: b and c have the same key; each needs its own
+    "#);
+}
+
+#[test]
+fn keys_come_as_a_credential_too() {
+    let with = |keys: &str, text: &str| {
+        let mut faults = Faults::of(Path::new("config.toml"));
+        let surroundings = Surroundings { keys: Some(keys.to_owned()), ..surroundings() };
+        let config = check(Raw::read(text, &mut faults), &surroundings, &mut faults);
+        let told: Vec<String> = faults.found.iter().map(Fault::to_string).collect();
+        (config.server.access.clients, told.join("\n"))
+    };
+    let listen = "server.listen = [\"0.0.0.0:8088\"]\n";
+    let (clients, faults) =
+        with("phone hob-1\n\ntablet hob-2\n", &format!("{listen}[[client]]\nname = \"phone\"\nrate = \"1/s\""));
+    assert_eq!(faults, "");
+    let shown: Vec<_> =
+        clients.iter().map(|client| (client.name.as_str(), client.key, client.rate.is_some())).collect();
+    assert_eq!(shown, [("phone", KeyHash::of("hob-1"), true), ("tablet", KeyHash::of("hob-2"), false)]);
+    let (clients, faults) = with("secret-without-a-name\na k1 k2\na hob-1\na hob-2\n", "");
+    assert_eq!(clients.len(), 1);
+    assert!(!faults.contains("secret") && !faults.contains("hob-2"), "{faults}");
+    assert_eq!(faults.lines().count(), 3, "{faults}");
+}
+
+#[test]
+fn a_file_that_every_user_may_change_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.toml");
+    std::fs::write(&file, "").unwrap();
+    for (mode, is_refused) in [(0o644, false), (0o660, false), (0o666, true), (0o602, true)] {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(Config::load(&file).is_err(), is_refused, "{mode:o}");
+    }
 }

@@ -7,14 +7,16 @@
 pub mod facts;
 #[cfg(feature = "llama")]
 pub mod llama;
+pub mod rules;
 pub mod simulated;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 pub use facts::{Gpu, GpuLayers, KvType, ModelFacts};
+pub use rules::{AnswerParts, AnswerReader, AnswerRules, Grammar, GrammarOrigin, PlainReader, ThinkingRules, Trigger};
 
-use crate::request::{Message, Sampling, Token};
+use crate::request::{Message, Sampling, Token, Wanted};
 
 /// A sequence's number inside the context: 0..n_seq_max.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -152,8 +154,9 @@ pub trait Engine {
 
     fn limits(&self) -> Limits;
 
-    /// A sampler that has seen `prompt` (penalties look back on it).
-    fn sampler(&self, sampling: &Sampling, prompt: &[Token]) -> Result<Self::Sampler, EngineError>;
+    /// A sampler that has seen `prompt` (penalties look back on it) and obeys `rules`.
+    fn sampler(&self, sampling: &Sampling, rules: &AnswerRules, prompt: &[Token])
+    -> Result<Self::Sampler, EngineError>;
 
     /// Computes the batch: 1 to `n_batch` tokens, positions of a sequence without a gap. On an error no token counts as computed;
     /// cells of the batch may hold remains, so the caller removes from the first position of each sequence in it.
@@ -259,6 +262,12 @@ pub trait ChatTemplate: Send + Sync {
 
 /// A template with its tools.
 pub trait PreparedTemplate: Send {
+    /// What an answer to such a prompt must obey, and who reads it. Expensive, to be cached by content.
+    fn answer(&self, wanted: &Wanted) -> Result<(AnswerRules, Box<dyn AnswerReader>), EngineError> {
+        let _ = wanted;
+        Ok((AnswerRules::default(), Box::new(PlainReader)))
+    }
+
     /// The prompt's text: `messages`, then the opening of the assistant's turn if `open_answer`.
     fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError>;
 

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::{
-    Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, MemoryClass, Model,
-    ModelFacts, SeqId, Vocab,
+    AnswerRules, Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, MemoryClass,
+    Model, ModelFacts, SeqId, Vocab,
 };
 use crate::request::{Sampling, Token};
 
@@ -405,7 +405,12 @@ impl Engine for SimulatedEngine {
         self.limits
     }
 
-    fn sampler(&self, sampling: &Sampling, _prompt: &[Token]) -> Result<SimulatedSampler, EngineError> {
+    fn sampler(
+        &self,
+        sampling: &Sampling,
+        _rules: &AnswerRules,
+        _prompt: &[Token],
+    ) -> Result<SimulatedSampler, EngineError> {
         let banned = sampling.logit_bias.iter().filter(|(_, bias)| *bias <= -100.0).map(|&(token, _)| token).collect();
         let seed = if sampling.temperature == 0.0 { 0 } else { u64::from(sampling.seed.unwrap_or(1)) };
         Ok(SimulatedSampler { seed, n_drawn: 0, banned })

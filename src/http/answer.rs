@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::House;
+use super::access::Access;
 use super::error::ApiError;
 use crate::prompt::{Moved, Planned, Section, Spoken};
 use crate::request::{CacheUse, Done, Event, Finish, LayoutMode, Request};
@@ -32,6 +33,7 @@ pub(super) struct App {
     /// The start in seconds since 1970, which `/v1/models` calls each model's birth.
     pub(super) created: u64,
     pub(super) closing: Closing,
+    pub(super) access: Access,
 }
 
 /// Tells running answers that the daemon waits for them no longer.
@@ -50,9 +52,13 @@ impl Closing {
 pub(super) struct Peer(pub(super) Arc<str>);
 
 impl Peer {
+    pub(super) fn is_unix(&self) -> bool {
+        &*self.0 == "unix"
+    }
+
     /// It asks on this machine.
     pub(super) fn is_here(&self) -> bool {
-        &*self.0 == "unix" || self.0.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+        self.is_unix() || self.0.parse().is_ok_and(|address: IpAddr| address.is_loopback())
     }
 }
 
@@ -92,7 +98,7 @@ impl Answer {
 
         let (owner, is_background) = (request.client.owner(), request.is_background);
         let (model, client) = (request.model.clone(), request.client.clone());
-        let (sampling, stop) = (request.sampling.clone(), request.stop.clone());
+        let (sampling, n_logprobs, stop) = (request.sampling.clone(), request.n_logprobs, request.stop.clone());
         let planned = app.house.plan(request).await?;
 
         let (n_prompt, n_context) = (planned.prompt.tokens.len(), app.house.context());
@@ -107,6 +113,8 @@ impl Answer {
         app.house.submit(Submission {
             prompt: planned.prompt,
             sampling,
+            rules: planned.rules,
+            n_logprobs,
             max_tokens: planned.max_tokens,
             stop,
             owner,
@@ -168,7 +176,7 @@ impl Answer {
                 self.spoken.tokens = done.generated.clone();
                 self.house.remember(self.spoken.clone());
             }
-            Event::Admitted(_) | Event::Failed(_) => {}
+            Event::Admitted(_) | Event::Logprobs(_) | Event::Failed(_) => {}
         }
     }
 
@@ -187,7 +195,7 @@ impl Answer {
             match self.next().await? {
                 Event::Text(piece) => text.push_str(&piece),
                 Event::Done(done) => return Ok((text, done)),
-                Event::Admitted(_) | Event::Failed(_) => {}
+                Event::Admitted(_) | Event::Logprobs(_) | Event::Failed(_) => {}
             }
         }
     }

@@ -130,8 +130,55 @@ impl ApiError {
 
     /// `what` is for those who may change the house.
     pub(super) fn not_from_elsewhere(what: &str) -> ApiError {
-        let message = format!("{what} can be asked for on hob's own machine alone");
-        ApiError { code: Some("not_from_elsewhere"), ..ApiError::new(StatusCode::FORBIDDEN, message) }
+        ApiError::forbidden(
+            "not_from_elsewhere",
+            format!(
+                "{what} is for those who may use /hob/: commands on hob's own machine, and clients with that route"
+            ),
+        )
+    }
+
+    pub(super) fn no_key() -> ApiError {
+        ApiError::unauthorized("a key is needed: send it as `Authorization: Bearer KEY`; `hob key new NAME` makes one")
+    }
+
+    pub(super) fn unknown_key() -> ApiError {
+        ApiError::unauthorized("this key is not known here")
+    }
+
+    fn unauthorized(message: &str) -> ApiError {
+        ApiError { code: Some("invalid_api_key"), ..ApiError::new(StatusCode::UNAUTHORIZED, message) }
+    }
+
+    pub(super) fn admin_needs_key() -> ApiError {
+        ApiError::forbidden("key_needed", "hob's own routes need a key beyond hob's own machine".to_owned())
+    }
+
+    pub(super) fn route_not_allowed(client: &str, path: &str) -> ApiError {
+        ApiError::forbidden("route_not_allowed", format!("{client} may not ask for {path}: see its `routes`"))
+    }
+
+    pub(super) fn foreign_host(host: &str) -> ApiError {
+        let message = format!("{host:?} is no name of this server; if it is, put it into server.allowed_hosts");
+        ApiError::forbidden("foreign_host", message)
+    }
+
+    pub(super) fn foreign_origin(origin: &str) -> ApiError {
+        let message =
+            format!("pages of {origin:?} may not ask here; if they should, put it into server.allowed_origins");
+        ApiError::forbidden("foreign_origin", message)
+    }
+
+    fn forbidden(code: &'static str, message: String) -> ApiError {
+        ApiError { code: Some(code), ..ApiError::new(StatusCode::FORBIDDEN, message) }
+    }
+
+    pub(super) fn too_many_requests(client: &str, retry_after: Duration) -> ApiError {
+        ApiError {
+            code: Some("rate_limit_exceeded"),
+            number: Some(Number::RetryAfter(retry_after)),
+            ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, format!("{client} asks more often than its `rate` allows"))
+        }
     }
 
     pub(super) fn wrong_method(method: &str, path: &str) -> ApiError {

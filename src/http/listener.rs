@@ -27,9 +27,10 @@ use tower::ServiceExt;
 use tracing::{error, info, trace, warn};
 
 use super::House;
+use super::access::Access;
 use super::answer::{App, Closing, Peer, unix_seconds};
 use super::routes::router;
-use crate::config::{self, Listen};
+use crate::config::{self, KeyHash, Listen};
 
 /// Time for a request's headers to arrive; also how long an idle connection is kept. Longer than Python's clients keep
 /// theirs (httpx 5 s, aiohttp 15 s): were it the server that closes first, a request could meet a closing connection.
@@ -63,6 +64,8 @@ pub struct Server {
     sockets: Vec<Socket>,
     max_body: u64,
     start_wait: Duration,
+    access: config::Access,
+    house_key: Option<KeyHash>,
 }
 
 impl Server {
@@ -76,7 +79,14 @@ impl Server {
             })?;
             sockets.push(socket);
         }
-        Ok(Server { sockets, max_body: config.max_body, start_wait: config.start_wait })
+        let config::Server { max_body, start_wait, .. } = *config;
+        Ok(Server { sockets, max_body, start_wait, access: config.access.clone(), house_key: None })
+    }
+
+    /// Lets commands on this machine in by their own key.
+    #[must_use]
+    pub fn with_house_key(self, key: KeyHash) -> Server {
+        Server { house_key: Some(key), ..self }
     }
 
     /// Where it listens, ports resolved where 0 was asked for.
@@ -94,6 +104,7 @@ impl Server {
             started: Instant::now(),
             created: unix_seconds(),
             closing: Closing(closing),
+            access: Access::new(self.access, self.house_key),
         };
         let mut connections = Connections::new(router(Arc::new(app)));
 

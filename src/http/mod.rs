@@ -4,12 +4,14 @@
 //! between (planning, the length check, submitting, waiting) is the same for all of them and stands in `answer.rs`.
 //! Nothing here decides what is computed; when a client goes away its event receiver is dropped, and that is all.
 
+mod access;
 mod answer;
 mod body;
 mod error;
 mod listener;
 mod openai;
 mod pins;
+mod rate;
 mod ready;
 mod requests;
 mod routes;

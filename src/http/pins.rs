@@ -1,6 +1,6 @@
 //! Pins: what is kept warm, taken in and taken away; and what is forgotten. `/hob/v1/pins`, `/hob/v1/forget`.
 //!
-//! Anybody may have a pin of their own. What concerns the whole house may be asked for on this machine alone.
+//! A client that may use these routes has pins of its own. What concerns the whole house is for those who may use all of `/hob/`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::answer::{App, Peer};
+use super::access::Caller;
+use super::answer::App;
 use super::error::ApiError;
 use super::ready::pin_progress;
 use super::routes::json_response;
@@ -36,7 +37,7 @@ pub(super) async fn pins(State(app): State<Arc<App>>) -> Response {
 /// Pins what stands in front of the conversation in a chat request.
 pub(super) async fn add(
     State(app): State<Arc<App>>,
-    Extension(peer): Extension<Peer>,
+    Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, ApiError> {
     #[derive(Deserialize)]
@@ -52,10 +53,10 @@ pub(super) async fn add(
         let reason = format!("must be 1 to {NAME_BYTES_MAX} of a-z, A-Z, 0-9, `.`, `_`, `-`");
         return Err(ApiError::field("name", reason));
     }
-    if wire.public && !peer.is_here() {
+    if wire.public && !caller.is_admin {
         return Err(ApiError::not_from_elsewhere("a pin for the whole house"));
     }
-    let request = openai::parse_request(wire.request.get().as_bytes(), &peer.0)?;
+    let request = openai::parse_request(wire.request.get().as_bytes(), &caller.name)?;
     app.house.pin(PinWish::of(wire.name.clone(), wire.public, &request)).await?;
     let status = app.house.status();
     let pin = status.pins.iter().find(|pin| pin.name == wire.name);
@@ -65,12 +66,12 @@ pub(super) async fn add(
 
 pub(super) async fn remove(
     State(app): State<Arc<App>>,
-    Extension(peer): Extension<Peer>,
+    Extension(caller): Extension<Caller>,
     uri: Uri,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let Path(name) = name.map_err(|_| ApiError::unknown_route(uri.path()))?;
-    let owner = (!peer.is_here()).then(|| owner_of(&peer.0));
+    let owner = (!caller.is_admin).then(|| caller.owner());
     match app.house.unpin(name.clone(), owner).await? {
         true => Ok(json_response(&json!({ "removed": name }))),
         false => Err(ApiError::unknown_pin(&name)),
@@ -80,7 +81,7 @@ pub(super) async fn remove(
 /// Forgets what a client left; `all`: what any did.
 pub(super) async fn forget(
     State(app): State<Arc<App>>,
-    Extension(peer): Extension<Peer>,
+    Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, ApiError> {
     #[derive(Deserialize)]
@@ -91,7 +92,7 @@ pub(super) async fn forget(
     if client.is_empty() {
         return Err(ApiError::field("client", "must be a client's name, or \"all\""));
     }
-    if !peer.is_here() && *client != *peer.0 {
+    if !caller.is_admin && *client != *caller.name {
         return Err(ApiError::not_from_elsewhere("to forget another client"));
     }
     let whose = (client != "all").then(|| owner_of(&client));

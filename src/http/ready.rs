@@ -1,21 +1,24 @@
 //! What can be seen of the house: whether it is ready, its cells.
 //!
 //! *Ready* means that each pin is warm, so that the first question is as fast as the hundredth; after
-//! `server.start_wait` a house that is still warming says 200 with `degraded`, since slow answers beat none.
+//! `server.start_wait` a house that is still warming says 200 with `degraded`, since slow answers beat none. A caller without a key
+//! that is needed is told the word alone.
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::access::Caller;
 use super::answer::App;
 use super::routes::json_response;
 use crate::scheduler::{PinStatus, Status};
 use crate::sources::{Group, Readings};
 
-pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn ready(State(app): State<Arc<App>>, caller: Option<Extension<Caller>>) -> Response {
     let status = app.house.status();
     let is_warm = status.pins.iter().all(|pin| pin.is_warm);
     let (code, word) = if is_warm {
@@ -25,6 +28,9 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "warming")
     };
+    if caller.is_none() {
+        return (code, json_response(&json!({ "status": word }))).into_response();
+    }
     let mut body = progress(word, &status);
     let live = failing(&app.house.live());
     if !live.is_empty() {

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderValue, Method, Uri, header};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
-use super::answer::{App, RequestId};
+use super::access::Attempt;
+use super::answer::{App, Peer, RequestId};
 use super::error::{ApiError, LogText};
 use super::{openai, pins, ready, requests};
 
@@ -33,6 +34,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/hob/v1/requests/{id}", get(requests::request))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
         .layer(middleware::from_fn(identify))
         .with_state(app)
 }
@@ -62,6 +64,28 @@ async fn unknown_route(uri: Uri) -> ApiError {
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     ApiError::wrong_method(method.as_str(), uri.path())
+}
+
+/// Lets in whom `access` lets in.
+async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<Peer>().cloned().expect("each connection says whose it is");
+    let (method, path, headers) = (request.method(), request.uri().path(), request.headers());
+    let attempt = Attempt { peer: &peer, path, headers };
+    let cors = app.access.cors(headers);
+    // A browser asks whether it may ask, and brings no key for that.
+    let is_preflight = method == Method::OPTIONS && !cors.is_empty();
+    let mut response = match app.access.admit(&attempt, app.started.elapsed()) {
+        _ if is_preflight => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => error.into_response(),
+        Ok(caller) => {
+            if let Some(caller) = caller {
+                request.extensions_mut().insert(caller);
+            }
+            next.run(request).await
+        }
+    };
+    response.headers_mut().extend(cors);
+    response
 }
 
 /// Gives each request its id, and the log its line.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::store;
-use crate::request::{Client, Dialect, Message, Owner, Request, Role, Sampling};
+use crate::request::{Client, Dialect, Message, Owner, Request, Role, Sampling, Wanted};
 
 /// A pin as its client asked for it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -75,6 +75,8 @@ impl PinWish {
             messages: system.chain([Message::text(Role::User, "…")]).collect(),
             tools: self.tools.clone(),
             sampling: Sampling::default(),
+            wanted: Wanted::default(),
+            n_logprobs: None,
             max_tokens: None,
             stop: Vec::new(),
             client: self.client(),

@@ -305,7 +305,7 @@ fn holds_uuid(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Client, Dialect, Sampling, ToolCall};
+    use crate::request::{Client, Dialect, Sampling, ToolCall, Wanted};
 
     const RULES: &str = "You are the voice of this house and answer briefly.\nUse the tools that you are given.";
     const LIGHT: &str = r#"{"type": "function", "function": {"name": "light", "description": "Switches."}}"#;
@@ -317,6 +317,8 @@ mod tests {
             messages: vec![Message::text(Role::System, system), Message::text(Role::User, "Is the oven on?")],
             tools: tools.iter().map(|tool| tool.to_string()).collect(),
             sampling: Sampling::default(),
+            wanted: Wanted::default(),
+            n_logprobs: None,
             max_tokens: None,
             stop: vec![],
             client: Client { name: "test".into(), salt: None, dialect: Dialect::OpenAi },

@@ -32,6 +32,7 @@ mod tests;
 mod tokens;
 mod toolset;
 
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub use regions::Region;
 pub use seen::{ToolsOrder, ToolsUse};
 
 use crate::engine::EngineError;
+// Whoever has a plan has these with it.
+pub use crate::engine::{AnswerParts, AnswerReader, AnswerRules, PlainReader};
 use crate::request::{LayoutMode, Owner, Request, TokenPrompt};
 
 /// The planner's door. Cheap to clone; the planner ends when the last one is gone.
@@ -206,6 +209,9 @@ pub struct Planned {
     pub profile: Option<String>,
     /// The request's own, else the profile's.
     pub max_tokens: Option<usize>,
+    /// What the answer must obey, and who reads it.
+    pub rules: Arc<AnswerRules>,
+    pub reader: Arc<dyn AnswerReader>,
     /// What left the client's own system text, from front to back, or would in `observe`.
     pub moved: Vec<Moved>,
     /// Bytes at the system text's end that an earlier request left behind and that as sent would be computed again.

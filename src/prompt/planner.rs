@@ -228,6 +228,7 @@ impl Planner {
         let tools = house.filter(|_| !own_tools).map_or(tools, |house| &house.tools);
         let by_fallback = toolsets.by_fallback();
         let toolset = toolsets.get(tools)?;
+        let (answer_rules, reader) = toolset.prepared.answer(&request.wanted).map_err(refused)?;
         let prepared = Instant::now();
 
         // Before anything moves, so that an error names the client's own message.
@@ -330,6 +331,8 @@ impl Planner {
             tools: ToolsUse::default(),
             record: laid.record,
             opening: tokeniser.opening(&text).to_owned(),
+            rules: Arc::new(answer_rules),
+            reader: Arc::from(reader),
             max_tokens: request.max_tokens.or(house.and_then(|house| house.max_tokens)),
             timings: PlanTimings {
                 plan: (arranged - prepared) + tokenised.elapsed(),

@@ -177,7 +177,7 @@ impl<E: Engine> Scheduler<E> {
         if let Work::Answer(answer) = &mut sequence.work
             && answer.sampler.is_none()
         {
-            let sampler = self.engine.sampler(&answer.sampling, &sequence.tokens);
+            let sampler = self.engine.sampler(&answer.sampling, &answer.rules, &sequence.tokens);
             answer.sampler = Some(sampler.map_err(|error| error.to_string())?);
         }
         Ok(())

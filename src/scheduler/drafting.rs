@@ -25,10 +25,10 @@ impl<E: Engine> Scheduler<E> {
         }
         let drafter = answer.drafter.get_or_insert_with(|| Drafter::new(sequence.tokens.len()));
         drafter.read(&sequence.tokens, sequence.n_prompt);
-        // One token comes without a draft, one cell is for the newest token, and each token may be one event more.
+        // One token comes without a draft, one cell is for the newest token, and each token may be two more events.
         let n_owed = answer.max_tokens - answer.n_generated - 1;
         let n_cells = standing.n_reserved().min(self.cache.cells().free).saturating_sub(1);
-        let n_events = answer.events.capacity().saturating_sub(EVENTS_PER_STEP);
+        let n_events = answer.events.capacity().saturating_sub(EVENTS_PER_STEP) / 2;
         let n_rows = self.engine.limits().n_batch - 1;
         let n_max = n_owed.min(n_cells).min(n_events).min(n_rows);
         drafter.draft(&sequence.tokens, n_max, costs, |token| self.vocab.is_end(token))

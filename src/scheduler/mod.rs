@@ -33,7 +33,7 @@ use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 
 pub use self::disk::{Disk, Lower, OpenLower, Opened};
 pub use self::forgetting::Forgotten;
-use crate::engine::{ContextOptions, Engine, EngineError, KvType, Limits, Model, Threads};
+use crate::engine::{AnswerRules, ContextOptions, Engine, EngineError, KvType, Limits, Model, Threads};
 use crate::kv::budget::n_seq_max;
 use crate::kv::learned::Learned;
 use crate::kv::tiers::{Held, Tiers};
@@ -47,6 +47,8 @@ use crate::telemetry::Record;
 pub struct Submission {
     pub prompt: TokenPrompt,
     pub sampling: Sampling,
+    pub rules: Arc<AnswerRules>,
+    pub n_logprobs: Option<usize>,
     /// `None`: until the model ends or the context is full.
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,

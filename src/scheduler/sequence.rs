@@ -2,6 +2,7 @@
 //!
 //! A *sequence* waits, runs (prefill, then decode) and ends; a *parked* one ran, gave its cells up and runs again first.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -11,6 +12,7 @@ use super::batch::{Candidate, Priority, chunk_end};
 use super::draft::Drafter;
 use super::emission::Emission;
 use super::restoring::Restoring;
+use crate::engine::AnswerRules;
 use crate::kv::Standing;
 use crate::request::{CacheUse, Done, Event, Finish, Owner, Sampling, Timings, Token, TokenPrompt};
 use crate::telemetry::{Label, RequestRecord};
@@ -60,6 +62,7 @@ pub(super) enum Work<S> {
 /// A client's answer in the making.
 pub(super) struct Answer<S> {
     pub(super) sampling: Sampling,
+    pub(super) rules: Arc<AnswerRules>,
     pub(super) sampler: Option<S>,
     pub(super) emission: Emission,
     pub(super) max_tokens: usize,
@@ -89,6 +92,7 @@ impl<S> Sequence<S> {
     pub(super) fn answer(key: u64, submission: Submission, now: Instant) -> Sequence<S> {
         let answer = Answer {
             sampling: submission.sampling,
+            rules: submission.rules,
             sampler: None,
             emission: Emission::new(submission.stop),
             max_tokens: submission.max_tokens.unwrap_or(usize::MAX),

@@ -123,6 +123,8 @@ impl House {
         Submission {
             prompt: TokenPrompt { tokens: tokens(prompt), cuts: vec![] },
             sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+            rules: Arc::default(),
+            n_logprobs: None,
             max_tokens: Some(max_tokens),
             stop: vec![],
             owner,
@@ -164,7 +166,7 @@ fn finish(mut events: mpsc::Receiver<Event>) -> (String, Done) {
     let mut said = String::new();
     loop {
         match events.blocking_recv().expect("an answer ends with Done") {
-            Event::Admitted(_) => {}
+            Event::Admitted(_) | Event::Logprobs(_) => {}
             Event::Text(text) => said += &text,
             Event::Done(done) => return (said, done),
             Event::Failed(error) => panic!("{error}"),
@@ -183,7 +185,8 @@ fn cold(prompt: &str, max_tokens: usize) -> String {
         threads: Threads::same(1),
     };
     let mut engine = model.open(&options).unwrap();
-    let mut sampler = engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, &[]).unwrap();
+    let mut sampler =
+        engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, &AnswerRules::default(), &[]).unwrap();
     let (mut pending, mut pos, mut said) = (tokens(prompt), 0, Vec::new());
     for _ in 0..max_tokens {
         let n = pending.len();

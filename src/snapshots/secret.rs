@@ -4,11 +4,11 @@
 //! with it.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use super::container::Secret;
-use crate::private::{create_folder, write_whole};
+use crate::private::{create_folder, random_bytes, write_whole};
 
 /// The credential's name: `LoadCredentialEncrypted=hob-kv-secret`.
 const CREDENTIAL: &str = "hob-kv-secret";
@@ -33,8 +33,7 @@ impl Secret {
             Err(error) => return Err(error),
         }
         create_folder(folder)?;
-        let mut secret = [0; 32];
-        fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
+        let secret = random_bytes()?;
         write_whole(&path, |file| file.write_all(&secret))?;
         Ok(Secret(secret))
     }

@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use hob::engine::simulated::{Attention, ByteVocab, ChatMl, SimulatedModel};
-use hob::engine::{Batch, BatchToken, ContextOptions, Engine, KvType, Model, SeqId, Special, Threads, Vocab};
+use hob::engine::{
+    AnswerRules, Batch, BatchToken, ContextOptions, Engine, KvType, Model, SeqId, Special, Threads, Vocab,
+};
 use hob::prompt::{Moment, Planner, Profile};
-use hob::request::{Client, Dialect, Message, Request, Sampling, Token};
+use hob::request::{Client, Dialect, Message, Request, Sampling, Token, Wanted};
 use serde_json::{Value, json};
 
 use crate::house::MODEL;
@@ -57,6 +59,8 @@ pub(crate) fn plan(planner: &mut Planner, model: &str, messages: &[Message]) -> 
         messages: messages.to_vec(),
         tools: Vec::new(),
         sampling: Sampling::default(),
+        wanted: Wanted::default(),
+        n_logprobs: None,
         max_tokens: None,
         stop: Vec::new(),
         client: Client { name: String::new(), salt: None, dialect: Dialect::OpenAi },
@@ -79,7 +83,8 @@ pub(crate) fn cold(
     let n_batch = prompt.len();
     let options = ContextOptions { n_cells, n_seq_max: 1, n_batch, kv_type: KvType::F16, threads: Threads::same(1) };
     let mut engine = model.open(&options).unwrap();
-    let mut sampler = engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, &[]).unwrap();
+    let mut sampler =
+        engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, &AnswerRules::default(), &[]).unwrap();
     let (mut pending, mut pos, mut said, mut n_said) = (prompt.to_vec(), 0, Vec::new(), 0);
     loop {
         let n = pending.len();

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use hob::engine::llama::{LoadedModel, Weights};
 use hob::engine::{ChatTemplate, Model, Special, Vocab};
 use hob::prompt::{Cause, Layout, Moment, Planned, Planner, PromptError, Spoken};
-use hob::request::{Client, Dialect, LayoutMode, Message, Request, Role, Sampling, Token, ToolCall};
+use hob::request::{Client, Dialect, LayoutMode, Message, Request, Role, Sampling, Token, ToolCall, Wanted};
 use proptest::prelude::*;
 
 use crate::models;
@@ -241,6 +241,8 @@ fn request(messages: &[Message]) -> Request {
         messages: messages.to_vec(),
         tools: vec![light.into()],
         sampling: Sampling::default(),
+        wanted: Wanted::default(),
+        n_logprobs: None,
         max_tokens: None,
         stop: vec![],
         client: client(),

@@ -231,7 +231,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
             max_body: MAX_BODY,
             queue: setup.queue,
             start_wait: Duration::from_secs(120),
-            allow_anonymous: false,
+            access: config::Access::default(),
         },
         model: config::Model {
             path: folder.join("model.gguf"),

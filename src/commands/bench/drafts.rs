@@ -3,6 +3,7 @@
 //! A *text* is an answer that the model goes on with from a beginning that is the same on every machine. It is decoded by two
 //! schedulers in turn, one without drafts and one with, so that both meet the same machine; what counts is their ratio.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -126,10 +127,12 @@ impl Decoding {
         // It goes on for as long as it may.
         let ends = (0..vocab.n_tokens() as i32).map(Token).filter(|&token| vocab.is_end(token));
         let logit_bias = ends.map(|token| (token, -100.0)).collect();
-        let (events, mut answer) = tokio::sync::mpsc::channel(2 * N_TOKENS);
+        let (events, mut answer) = tokio::sync::mpsc::channel(4 * N_TOKENS);
         let submission = Submission {
             prompt: TokenPrompt { tokens: vocab.bos().into_iter().chain(text).collect(), cuts: Vec::new() },
             sampling: Sampling { logit_bias, ..sampling.clone() },
+            rules: Arc::default(),
+            n_logprobs: None,
             max_tokens: Some(N_TOKENS),
             stop: Vec::new(),
             owner: Owner::Public,

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::BenchError;
-use crate::engine::{Batch, BatchToken, ContextOptions, Engine, Memory, Model, SeqId, Threads};
+use crate::engine::{AnswerRules, Batch, BatchToken, ContextOptions, Engine, Memory, Model, SeqId, Threads};
 use crate::request::{Sampling, Token};
 
 /// Tokens of one batch: a full chunk of the scheduler's.
@@ -161,7 +161,8 @@ pub(super) fn pace<M: Model>(
 }
 
 fn run(engine: &mut impl Engine, tokens: &[Token]) -> Result<Pace, BenchError> {
-    let mut sampler = engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, tokens)?;
+    let mut sampler =
+        engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, &AnswerRules::default(), tokens)?;
     let started = Instant::now();
     compute(engine, SeqId(0), tokens, 0, true)?;
     let prefill = started.elapsed();

@@ -21,12 +21,16 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// An error's body; more is no error message.
 const ERROR_BYTES_MAX: u64 = 64 * 1024;
 
+#[derive(Clone)]
 pub(super) struct Door {
     /// Without the slash and the `/v1` that people write behind it.
     url: String,
+    /// The `Authorization` of each request.
+    bearer: String,
 }
 
 impl Door {
+    /// Without a key.
     pub(super) fn open(url: &str) -> Result<Door, ChatError> {
         let url = url.trim_end_matches('/');
         let url = url.strip_suffix("/v1").unwrap_or(url);
@@ -34,7 +38,11 @@ impl Door {
             let reason = "must begin with http://, as http://127.0.0.1:8088".to_owned();
             return Err(ChatError::Unreachable { url: url.to_owned(), reason });
         }
-        Ok(Door { url: url.to_owned() })
+        Ok(Door { url: url.to_owned(), bearer: String::new() })
+    }
+
+    pub(super) fn with_bearer(self, bearer: String) -> Door {
+        Door { bearer, ..self }
     }
 
     pub(super) fn url(&self) -> &str {
@@ -51,8 +59,8 @@ impl Door {
         struct Model {
             id: String,
         }
-        let response =
-            agent().get(format!("{}/v1/models", self.url)).call().map_err(|error| self.unreachable(error))?;
+        let response = agent().get(format!("{}/v1/models", self.url)).header("authorization", &self.bearer).call();
+        let response = response.map_err(|error| self.unreachable(error))?;
         let text = text_of(response).map_err(|error| self.strange(error))?;
         let models: Models = serde_json::from_str(&text).map_err(|error| self.strange(error))?;
         Ok(models.data.into_iter().map(|model| model.id).collect())
@@ -62,7 +70,7 @@ impl Door {
     pub(super) fn ask(&self, body: Value) -> Answer {
         let agent = agent();
         let (sender, pieces) = mpsc::channel(16);
-        let reader = Reader { agent: agent.clone(), door: Door { url: self.url.clone() }, sender };
+        let reader = Reader { agent: agent.clone(), door: self.clone(), sender };
         std::thread::spawn(move || reader.run(&body));
         Answer { agent: Some(agent), pieces }
     }
@@ -138,7 +146,8 @@ impl Reader {
 
     fn read(&self, body: &Value) -> Result<Piece, ChatError> {
         let url = format!("{}/v1/chat/completions", self.door.url);
-        let response = self.agent.post(url).send_json(body).map_err(|error| self.door.unreachable(error))?;
+        let response = self.agent.post(url).header("authorization", &self.door.bearer).send_json(body);
+        let response = response.map_err(|error| self.door.unreachable(error))?;
         if !response.status().is_success() {
             let status = response.status();
             let text = text_of(response).unwrap_or_default();

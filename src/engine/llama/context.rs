@@ -27,7 +27,7 @@ use super::backend::{backend, with_errors};
 use super::form::Form;
 use super::sampler::Sampler;
 use crate::engine::{
-    Batch, ContextOptions, DecodeError, Engine, EngineError, KvType, Limits, Memory, MemoryClass, SeqId,
+    AnswerRules, Batch, ContextOptions, DecodeError, Engine, EngineError, KvType, Limits, Memory, MemoryClass, SeqId,
 };
 use crate::request::{Sampling, Token};
 
@@ -297,7 +297,7 @@ impl Engine for LlamaEngine<'_> {
         self.limits
     }
 
-    fn sampler(&self, sampling: &Sampling, prompt: &[Token]) -> Result<Sampler, EngineError> {
+    fn sampler(&self, sampling: &Sampling, _rules: &AnswerRules, prompt: &[Token]) -> Result<Sampler, EngineError> {
         Sampler::new(sampling, prompt, self.n_vocab)
     }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use super::*;
-use crate::engine::{Batch, BatchToken, DecodeError, Engine, KvType, SeqId, Special, Threads};
+use crate::engine::{AnswerRules, Batch, BatchToken, DecodeError, Engine, KvType, SeqId, Special, Threads};
 use crate::request::{Sampling, Token};
 
 #[path = "../../../tests/it/models.rs"]
@@ -241,7 +241,7 @@ fn bad_calls_are_errors_and_the_engine_works_afterwards() {
     for batch in &bad_batches {
         assert!(matches!(engine.decode(batch), Err(DecodeError::Failed(_))), "{batch:?}");
     }
-    let mut sampler = engine.sampler(&Sampling::default(), &tokens).unwrap();
+    let mut sampler = engine.sampler(&Sampling::default(), &AnswerRules::default(), &tokens).unwrap();
     engine.logits(0).unwrap_err();
     engine.sample(0, &mut sampler).unwrap_err();
 
@@ -288,9 +288,9 @@ fn sampling_is_refused_where_it_would_abort_or_mislead() {
         Sampling { logit_bias: vec![(Token(1), f32::NEG_INFINITY)], ..fine.clone() },
     ];
     for sampling in cases {
-        assert!(engine.sampler(&sampling, &[]).is_err(), "{sampling:?}");
+        assert!(engine.sampler(&sampling, &AnswerRules::default(), &[]).is_err(), "{sampling:?}");
     }
-    assert!(engine.sampler(&fine, &[Token(-1)]).is_err());
+    assert!(engine.sampler(&fine, &AnswerRules::default(), &[Token(-1)]).is_err());
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn the_sampler_follows_its_settings() {
     let best = Token((0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as i32);
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
     let sample = |engine: &mut LlamaEngine, sampling: &Sampling, prompt: &[Token]| {
-        let mut sampler = engine.sampler(sampling, prompt).unwrap();
+        let mut sampler = engine.sampler(sampling, &AnswerRules::default(), prompt).unwrap();
         (0..8).map(|_| engine.sample(63, &mut sampler).unwrap()).collect::<Vec<Token>>()
     };
 

@@ -20,11 +20,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::answer::{Answer, App, Peer, RequestId};
+use super::access::Caller;
+use super::answer::{Answer, App, RequestId};
 use super::body;
 use super::error::ApiError;
 use super::routes::json_response;
-use crate::request::{LayoutMode, Request};
+use crate::request::{LayoutMode, Priority, Request};
 
 /// A request's header that says what may be moved in its prompt.
 const LAYOUT: &str = "x-hob-layout";
@@ -55,16 +56,17 @@ pub struct BadBody(#[from] ApiError);
 
 pub(super) async fn chat_completions(
     State(app): State<Arc<App>>,
-    Extension(Peer(peer)): Extension<Peer>,
+    Extension(caller): Extension<Caller>,
     Extension(id): Extension<RequestId>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = body::read(body, app.max_body).await?;
     let received = Instant::now();
-    let mut asked = request::parse(&body, &peer)?;
-    asked.request.layout = layout(&headers)?;
-    asked.request.is_background = is_background(&headers)?;
+    let mut asked = request::parse(&body, &caller.name)?;
+    asked.request.layout = layout(&headers)?.or(caller.layout());
+    asked.request.is_background = priority(&headers)?.unwrap_or(caller.priority()) == Priority::Background;
+    caller.choose_model(&mut asked.request.model, &app.house.models());
     let answer = Answer::begin(&app, asked.request, id, received).await?;
     match asked.form {
         request::Form::Whole => answer::respond(answer).await,
@@ -72,14 +74,15 @@ pub(super) async fn chat_completions(
     }
 }
 
-/// Whether the request says that nobody waits for it.
-fn is_background(headers: &HeaderMap) -> Result<bool, ApiError> {
-    match headers.get(PRIORITY) {
-        None => Ok(false),
-        Some(value) if value == "background" => Ok(true),
-        Some(value) if value == "interactive" => Ok(false),
-        Some(value) => Err(ApiError::field(PRIORITY, format!("{value:?}: must be interactive or background"))),
-    }
+/// What the request says of who waits for it.
+fn priority(headers: &HeaderMap) -> Result<Option<Priority>, ApiError> {
+    let Some(value) = headers.get(PRIORITY) else { return Ok(None) };
+    let found = Priority::NAMES.iter().find(|(name, _)| value == name);
+    let (_, priority) = found.ok_or_else(|| {
+        let names = Priority::NAMES.map(|(name, _)| name).join(", ");
+        ApiError::field(PRIORITY, format!("{value:?}: must be one of {names}"))
+    })?;
+    Ok(Some(*priority))
 }
 
 /// The layout that the request wishes for itself.

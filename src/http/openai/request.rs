@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::message::{self, WireMessage};
 use crate::http::error::ApiError;
-use crate::request::{Client, Dialect, Request, Sampling, Token};
+use crate::request::{Client, Dialect, Request, Sampling, Token, Wanted};
 
 /// Levels of arrays and objects. The deepest of Home Assistant's recorded requests has 10; each level costs stack where JSON
 /// is read recursively, as chat templates may do.
@@ -78,6 +78,8 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
             messages,
             tools,
             sampling,
+            wanted: Wanted::default(),
+            n_logprobs: None,
             max_tokens,
             stop,
             client,

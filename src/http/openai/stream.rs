@@ -77,7 +77,7 @@ impl Chunks {
                 Ok(Ok(Event::Text(text))) => self.opened(&self.chunk(json!({ "content": text }), None)),
                 Ok(Ok(Event::Done(done))) => self.ended(&done),
                 // Nothing to say about it: the headers are out.
-                Ok(Ok(Event::Admitted(_) | Event::Failed(_))) => continue,
+                Ok(Ok(Event::Admitted(_) | Event::Logprobs(_) | Event::Failed(_))) => continue,
                 Ok(Err(error)) => self.broken(&error),
             });
         }

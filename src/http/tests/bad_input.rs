@@ -72,8 +72,7 @@ async fn a_body_over_the_limit_is_a_413() {
 #[tokio::test]
 async fn a_body_of_unknown_length_has_the_same_limit() {
     let running = start(Script::default()).await;
-    let head =
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: hob\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
     let size = MAX_BODY as usize + 1;
     let body = format!("{size:x}\r\n{}\r\n0\r\n\r\n", " ".repeat(size));
     assert_eq!(running.exchange(format!("{head}{body}").as_bytes()).await.status, 413);

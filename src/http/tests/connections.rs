@@ -76,7 +76,7 @@ async fn a_body_cut_off_reaches_nobody() {
 #[tokio::test(start_paused = true)]
 async fn headers_that_do_not_end_are_given_up() {
     let running = start(Script::default()).await;
-    for bytes in ["", "POST /v1/chat/completions HTTP/1.1\r\nHost: h"] {
+    for bytes in ["", "POST /v1/chat/completions HTTP/1.1\r\nHost: l"] {
         let mut stream = running.connect().await;
         let connected = tokio::time::Instant::now();
         stream.write_all(bytes.as_bytes()).await.unwrap();
@@ -174,7 +174,7 @@ async fn the_stop_lets_a_running_stream_finish() {
     // Neither an idle connection nor one that never spoke holds up the stop.
     let _silent = running.connect().await;
     let mut idle = running.connect().await;
-    idle.write_all(b"GET /health HTTP/1.1\r\nHost: hob\r\n\r\n").await.unwrap();
+    idle.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     read_until(&mut idle, "ok").await;
 
     let mut stream = running.connect().await;

@@ -7,6 +7,7 @@ mod answers;
 mod bad_input;
 mod connections;
 mod house;
+mod security;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,8 +24,8 @@ use tokio::task::JoinHandle;
 use super::{House, PinFailure, Server};
 use crate::config::{self, Listen};
 use crate::prompt::{
-    Cause, Gain, Moved, PinWish, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken, ToolsUse,
-    Volatility,
+    Cause, Gain, Moved, PinWish, PlainReader, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken,
+    ToolsUse, Volatility,
 };
 use crate::request::{
     CacheUse, Done, Event, Finish, LayoutMode, MissCause, Owner, Request, Timings, Token, TokenPrompt,
@@ -131,6 +132,8 @@ impl House for Fake {
                     .then_some(Gain { from: 4, to: Some(10).filter(|_| mode == LayoutMode::Observe) }),
                 profile: Some("house".to_owned()),
                 max_tokens,
+                rules: Arc::default(),
+                reader: Arc::new(PlainReader),
                 opening: "assistant\n".to_owned(),
                 record: Some(7),
                 moved: if mode == LayoutMode::Off { Vec::new() } else { vec![moved] },
@@ -211,7 +214,11 @@ struct Running {
 }
 
 async fn start(script: Script) -> Running {
-    let server = Server::bind(&config(Listen::Tcp(([127, 0, 0, 1], 0).into()))).await.unwrap();
+    start_with(script, config(Listen::Tcp(([127, 0, 0, 1], 0).into()))).await
+}
+
+async fn start_with(script: Script, config: config::Server) -> Running {
+    let server = Server::bind(&config).await.unwrap();
     let [Listen::Tcp(address)] = server.addresses()[..] else { panic!("one TCP address was asked for") };
     serve(server, address, script)
 }
@@ -231,7 +238,7 @@ fn config(listen: Listen) -> config::Server {
         max_body: MAX_BODY,
         queue: 4,
         start_wait: Duration::from_secs(120),
-        allow_anonymous: false,
+        access: config::Access::default(),
     }
 }
 
@@ -241,7 +248,7 @@ impl Running {
     }
 
     async fn get(&self, path: &str) -> Reply {
-        self.exchange(format!("GET {path} HTTP/1.1\r\nHost: hob\r\nConnection: close\r\n\r\n").as_bytes()).await
+        self.exchange(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()).await
     }
 
     async fn post(&self, body: impl AsRef<[u8]>) -> Reply {
@@ -275,7 +282,8 @@ impl Running {
 /// A chat request as bytes; `headers`: further header lines.
 fn chat_bytes(body: &[u8], headers: &str) -> Vec<u8> {
     let length = body.len();
-    let head = format!("POST /v1/chat/completions HTTP/1.1\r\nHost: hob\r\n{headers}Content-Length: {length}\r\n\r\n");
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {length}\r\n\r\n");
     [head.as_bytes(), body].concat()
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::testing::{BOS, Bytes, Style, Template};
 use super::*;
 use crate::engine::{Special, Vocab};
-use crate::request::{Client, Dialect, Message, Role, Sampling, ToolCall};
+use crate::request::{Client, Dialect, Message, Role, Sampling, ToolCall, Wanted};
 
 const NOW: Moment = Moment::utc(0);
 const LIGHT: &str = r#"{"type": "function", "function": {"name": "light", "description": "Switches."}}"#;
@@ -138,6 +138,8 @@ fn request(model: &str, messages: &[Message], tools: &[&str]) -> Request {
         messages: messages.to_vec(),
         tools: tools.iter().map(|tool| tool.to_string()).collect(),
         sampling: Sampling::default(),
+        wanted: Wanted::default(),
+        n_logprobs: None,
         max_tokens: None,
         stop: vec![],
         client: Client { name: "test".into(), salt: None, dialect: Dialect::OpenAi },

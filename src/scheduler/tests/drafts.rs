@@ -81,6 +81,8 @@ impl Stepped {
         self.scheduler.take(Command::Submit(Box::new(Submission {
             prompt: TokenPrompt { tokens: tokens(&asked.prompt), cuts: vec![] },
             sampling: Sampling { temperature, seed: asked.seed, ..Sampling::default() },
+            rules: Arc::default(),
+            n_logprobs: None,
             max_tokens: Some(asked.max_tokens),
             stop: asked.stop.clone(),
             owner: asked.owner,
@@ -156,6 +158,7 @@ impl Client {
             match event {
                 Event::Admitted(_) => assert_eq!(self.said, ""),
                 Event::Text(text) => self.said += &text,
+                Event::Logprobs(_) => panic!("nobody asked for them"),
                 Event::Done(done) => self.end = Some(done),
                 Event::Failed(_) => self.has_failed = true,
             }

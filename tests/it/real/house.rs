@@ -112,6 +112,8 @@ impl House {
         let submission = Submission {
             prompt: prompt.clone(),
             sampling,
+            rules: Arc::default(),
+            n_logprobs: None,
             max_tokens: Some(max_tokens),
             stop: vec![],
             owner,
@@ -196,7 +198,7 @@ pub(super) fn answer(mut events: mpsc::Receiver<Event>) -> Answer {
     let mut text = String::new();
     loop {
         match events.blocking_recv().expect("an answer ends with Done") {
-            Event::Admitted(_) => {}
+            Event::Admitted(_) | Event::Logprobs(_) => {}
             Event::Text(more) => text += &more,
             Event::Done(done) => return Answer { text, done },
             Event::Failed(error) => panic!("{error}"),

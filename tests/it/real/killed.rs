@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hob::engine::llama::{LoadedModel, Weights};
 use hob::engine::{Model, Vocab};
 use hob::prompt::{Cause, Layout, Moment, Planned, Planner};
-use hob::request::{Client, Dialect, LayoutMode, Message, Request, Role, Sampling};
+use hob::request::{Client, Dialect, LayoutMode, Message, Request, Role, Sampling, Wanted};
 use serde_json::{Value, json};
 
 use crate::house::Usage;
@@ -82,6 +82,8 @@ fn plan(planner: &mut Planner, messages: &[Message]) -> Planned {
         messages: messages.to_vec(),
         tools: vec![],
         sampling: Sampling::default(),
+        wanted: Wanted::default(),
+        n_logprobs: None,
         max_tokens: None,
         stop: vec![],
         client: Client { name: "127.0.0.1".into(), salt: None, dialect: Dialect::OpenAi },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hob::engine::llama::LoadedModel;
 use hob::engine::{KvType, Model};
 use hob::prompt::{Moment, Planner, Profile};
-use hob::request::{Client, Dialect, Message, MissCause, Request, Role, Sampling, Token, TokenPrompt};
+use hob::request::{Client, Dialect, Message, MissCause, Request, Role, Sampling, Token, TokenPrompt, Wanted};
 use hob::scheduler::Pin;
 
 use super::house::{ALICE, BOB, House, Setup, load, prompt, text};
@@ -208,6 +208,8 @@ fn request(question: &str) -> Request {
         messages: vec![Message::text(Role::User, question)],
         tools: vec![],
         sampling: Sampling::default(),
+        wanted: Wanted::default(),
+        n_logprobs: None,
         max_tokens: None,
         stop: vec![],
         client: Client { name: "kitchen".to_owned(), salt: None, dialect: Dialect::OpenAi },

@@ -10,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hob::engine::{
-    Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, MemoryClass, Model,
-    ModelFacts, SeqId, Vocab,
+    AnswerRules, Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, MemoryClass,
+    Model, ModelFacts, SeqId, Vocab,
 };
 use hob::request::{Sampling, Token};
 
@@ -207,8 +207,8 @@ impl<E: Engine> Engine for RecordingEngine<E> {
         self.engine.limits()
     }
 
-    fn sampler(&self, sampling: &Sampling, prompt: &[Token]) -> Result<E::Sampler, EngineError> {
-        self.engine.sampler(sampling, prompt)
+    fn sampler(&self, sampling: &Sampling, rules: &AnswerRules, prompt: &[Token]) -> Result<E::Sampler, EngineError> {
+        self.engine.sampler(sampling, rules, prompt)
     }
 
     fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use hob::engine::{KvType, Model};
 use hob::prompt::{Document, Moment, Planner, Profile};
-use hob::request::{Client, Dialect, Event, Message, MissCause, Request, Role, Sampling, Token, TokenPrompt};
+use hob::request::{Client, Dialect, Event, Message, MissCause, Request, Role, Sampling, Token, TokenPrompt, Wanted};
 use hob::scheduler::Pin;
 
 use super::house::{ALICE, Answer, BOB, House, Setup, answer, prompt, smollm2, text};
@@ -164,6 +164,8 @@ fn request(question: &str) -> Request {
         messages: vec![Message::text(Role::User, question)],
         tools: vec![],
         sampling: Sampling::default(),
+        wanted: Wanted::default(),
+        n_logprobs: None,
         max_tokens: None,
         stop: vec![],
         client: Client { name: "kitchen".to_owned(), salt: None, dialect: Dialect::OpenAi },

@@ -1,0 +1,92 @@
+//! What an answer must obey, and how its text is read. Both come from the chat template, for the tools and the shape asked for.
+//!
+//! *Rules* bind the sampler: a grammar, an end of thinking. A *reader* parts an answer's text into what was thought, said and
+//! called. Nothing here samples or parses: each engine does, in its own way.
+
+use std::fmt;
+
+use super::EngineError;
+use crate::request::{Token, ToolCall};
+
+/// What the sampler of one answer obeys. The default binds nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct AnswerRules {
+    pub grammar: Option<Grammar>,
+    /// Control tokens whose spelling belongs to the answer's text, as `<tool_call>` does: the reader needs to see them.
+    pub spelled: Vec<Token>,
+    /// Texts that end the answer, besides the client's own.
+    pub stops: Vec<String>,
+    pub thinking: Option<ThinkingRules>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grammar {
+    /// In the engine's own notation: GBNF on llama.cpp.
+    pub text: String,
+    pub origin: GrammarOrigin,
+    /// It binds from one of the triggers on, not from the beginning.
+    pub is_lazy: bool,
+    pub triggers: Vec<Trigger>,
+    /// What the prompt already holds of the answer: a grammar that binds from the beginning begins with it.
+    pub opening: String,
+}
+
+/// Who wrote a grammar.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GrammarOrigin {
+    /// The client, as a grammar: it does not know of the opening.
+    Client,
+    /// It was built from a schema.
+    Schema,
+    /// It was built from the tools.
+    Tools,
+}
+
+/// What sets a lazy grammar off. Patterns are regular expressions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    Token(Token),
+    Word(String),
+    /// Found anywhere in the answer.
+    Pattern(String),
+    /// Matches the answer from its beginning.
+    PatternFull(String),
+}
+
+/// How thinking begins and ends, and when it must.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThinkingRules {
+    pub start: Vec<Token>,
+    /// The first is the one that is written when the budget is spent.
+    pub ends: Vec<Vec<Token>>,
+    /// Tokens that may be thought; `None`: as many as the model likes.
+    pub budget: Option<usize>,
+    /// What the prompt already holds of the answer: it may have begun thinking.
+    pub opening: String,
+}
+
+/// An answer's text, parted.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct AnswerParts {
+    pub reasoning: String,
+    pub content: String,
+    /// Ids only where the model wrote one. Of an unfinished answer the last call's arguments may be the beginning of a JSON text.
+    pub calls: Vec<ToolCall>,
+}
+
+/// Reads answers that were made under rules. To be shared between the answers of equal wishes.
+pub trait AnswerReader: Send + Sync + fmt::Debug {
+    /// The parts of `text`: of the whole answer if `is_whole`, else of its beginning. Of a beginning only what every longer
+    /// text keeps is told, so that each part only grows.
+    fn read(&self, text: &str, is_whole: bool) -> Result<AnswerParts, EngineError>;
+}
+
+/// Takes an answer as it is: nothing was thought, nothing called.
+#[derive(Debug)]
+pub struct PlainReader;
+
+impl AnswerReader for PlainReader {
+    fn read(&self, text: &str, _: bool) -> Result<AnswerParts, EngineError> {
+        Ok(AnswerParts { content: text.to_owned(), ..AnswerParts::default() })
+    }
+}
