@@ -72,7 +72,7 @@ fn a_guarded_memory_takes_wrong_drafts_back() {
     let (plain, said) = ask(&model, KvType::F16, Speculation::Off, &prompt, &sampling);
     let (drafting, drafted) = ask(&model, KvType::F16, Speculation::Free, &prompt, &sampling);
     let (delta, n_places) = compare(&drafting, &plain);
-    println!("max |Δ|: {delta:.6} over {n_places} tokens, {} steps", drafting.log.n_steps());
+    eprintln!("max |Δ|: {delta:.6} over {n_places} tokens, {} steps", drafting.log.n_steps());
     assert_eq!(drafted.text, said.text);
     let (n_computed, n_plain) = (drafting.log.n_computed(), plain.log.n_computed());
     assert!(drafting.log.n_steps() < plain.log.n_steps() && n_computed > n_plain, "{n_computed}, {n_plain}");
