@@ -181,6 +181,11 @@ impl Checker<'_> {
                 max_tokens: raw
                     .max_tokens
                     .map(|field| self.number(&key("max_tokens"), Some(field), 1..=CONTEXT_MAX, CONTEXT_MAX) as usize),
+                thinking: self.choice(
+                    &key("thinking"),
+                    raw.thinking,
+                    &[("auto", None), ("on", Some(true)), ("off", Some(false))],
+                ),
             });
         }
         profiles

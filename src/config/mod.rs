@@ -214,6 +214,8 @@ pub struct ProfileFiles {
     /// Globs as configured, relative to the configuration's folder, in its order.
     pub documents: Vec<String>,
     pub max_tokens: Option<usize>,
+    /// Whether the model thinks; `None`: as its template has it.
+    pub thinking: Option<bool>,
     /// What stands in front of each question, in this order.
     pub live: Vec<Entry>,
     /// The time does, too.

@@ -78,6 +78,7 @@ impl Reader<'_> {
             tools: files.tools.as_deref().map(|path| self.tools(path)).unwrap_or_default(),
             documents: self.documents(&files.documents),
             max_tokens: files.max_tokens,
+            thinking: files.thinking,
         }
     }
 

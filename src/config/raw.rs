@@ -60,6 +60,7 @@ section!(RawProfile {
     tools: String,
     documents: Vec<String>,
     max_tokens: i64,
+    thinking: String,
     live: Vec<Value>,
 });
 section!(RawClient {

@@ -73,6 +73,7 @@ fn the_examples_profile_is_accepted() {
             tools: Some("/etc/hob/tools.json".into()),
             documents: vec!["documents/*.md".to_owned()],
             max_tokens: Some(512),
+            thinking: Some(false),
             live: vec![Entry {
                 name: "weather".to_owned(),
                 source: Source::Command(vec!["/usr/local/bin/weather".to_owned(), "--short".to_owned()]),

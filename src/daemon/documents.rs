@@ -117,6 +117,7 @@ mod tests {
             tools: vec![],
             documents: documents.into(),
             max_tokens: None,
+            thinking: None,
         }
     }
 

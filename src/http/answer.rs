@@ -1,10 +1,13 @@
 //! One request's way behind every dialect: plan, check its length, submit, wait.
 //!
-//! An *answer* is the receiving end of a submitted request. Dropping it, which hyper does with the handler or the body
-//! when the client's connection ends, drops the event receiver, and so the scheduler learns that nobody is waiting.
+//! An *answer* is the receiving end of a submitted request: one choice, or as many as were asked for. Dropping it, which hyper
+//! does with the handler or the body when the client's connection ends, drops the event receivers, and so the scheduler learns
+//! that nobody is waiting.
 
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
@@ -13,9 +16,10 @@ use tokio::time::Instant;
 
 use super::House;
 use super::access::Access;
+use super::choice::{Choice, Piece, Whole};
 use super::error::ApiError;
 use crate::prompt::{Moved, Planned, Section, Spoken};
-use crate::request::{CacheUse, Done, Event, Finish, LayoutMode, Request};
+use crate::request::{CacheUse, Done, Event, Finish, LayoutMode, Request, Sampling};
 use crate::scheduler::Submission;
 use crate::telemetry::{GainRecord, Label, MovedRecord, PlanRecord, RegionRecord, SectionRecord};
 
@@ -66,6 +70,16 @@ impl Peer {
 #[derive(Clone)]
 pub(super) struct RequestId(pub(super) String);
 
+/// What is asked, beside the request itself.
+pub(super) struct Asked {
+    pub(super) request: Request,
+    /// Answers to it, at least one.
+    pub(super) n_choices: usize,
+    pub(super) id: RequestId,
+    /// When it was read completely.
+    pub(super) received: Instant,
+}
+
 pub(super) struct Answer {
     pub(super) id: String,
     /// The model as the client named it.
@@ -74,22 +88,20 @@ pub(super) struct Answer {
     pub(super) created: u64,
     /// How its prompt was planned.
     pub(super) plan: Arc<PlanRecord>,
+    /// Log probabilities were asked for.
+    pub(super) has_logprobs: bool,
     received: Instant,
-    events: mpsc::Receiver<Event>,
     closing: Closing,
-    house: Arc<dyn House>,
-    /// What was said so far, for the planner to know again.
-    spoken: Spoken,
+    choices: Vec<Choice>,
+    /// The choice that spoke last; the next one is heard before the others.
+    last: usize,
 }
 
 impl Answer {
-    /// Plans and submits `request`, which was read completely at `received`.
-    pub(super) async fn begin(
-        app: &App,
-        request: Request,
-        RequestId(id): RequestId,
-        received: Instant,
-    ) -> Result<Answer, ApiError> {
+    /// Plans the request and submits it once for each choice. They stand on one prefill: who comes later follows the first
+    /// and computes the last prompt token alone. Is one refused, none is begun.
+    pub(super) async fn begin(app: &App, asked: Asked) -> Result<Answer, ApiError> {
+        let Asked { request, n_choices, id: RequestId(id), received } = asked;
         let n_vocab = app.house.n_vocab();
         if let Some((token, _)) = request.sampling.logit_bias.iter().find(|(token, _)| token.0 as usize >= n_vocab) {
             let reason = format!("token {} is not in the vocabulary, which has {n_vocab} tokens", token.0);
@@ -107,38 +119,51 @@ impl Answer {
         }
 
         let plan = Arc::new(record(&planned));
-        // As many events as tokens fit, and the first and last: the scheduler never finds it full, however slowly the
-        // client reads, and the channel allocates only what it holds.
-        let (sender, events) = mpsc::channel(n_context + 2);
-        app.house.submit(Submission {
-            prompt: planned.prompt,
-            sampling,
-            rules: planned.rules,
-            n_logprobs,
-            max_tokens: planned.max_tokens,
-            stop,
-            owner,
-            is_background,
-            received: received.into_std(),
-            label: Label {
-                id: id.clone(),
-                client: client.name,
-                profile: planned.profile,
-                dialect: client.dialect.name(),
-                plan: Some(Arc::clone(&plan)),
-            },
-            events: sender,
-        })?;
-        let spoken = Spoken {
-            owner,
-            opening: planned.opening,
-            record: planned.record,
-            text: String::new(),
-            calls: Vec::new(),
-            tokens: Vec::new(),
-        };
-        let (closing, house) = (app.closing.clone(), app.house.clone());
-        Ok(Answer { id, model, created: unix_seconds(), plan, received, events, closing, house, spoken })
+        let mut choices = Vec::with_capacity(n_choices);
+        for index in 0..n_choices {
+            let is_first = index == 0;
+            // Two events for each token that fits, and the first and last: the scheduler never finds it full, however slowly
+            // the client reads, and the channel allocates only what it holds.
+            let (sender, events) = mpsc::channel(2 * n_context + 2);
+            let seed = sampling.seed.map(|seed| seed.wrapping_add(index as u32));
+            app.house.submit(Submission {
+                prompt: planned.prompt.clone(),
+                sampling: Sampling { seed, ..sampling.clone() },
+                rules: Arc::clone(&planned.rules),
+                n_logprobs,
+                max_tokens: planned.max_tokens,
+                stop: stop.clone(),
+                owner,
+                is_background,
+                received: received.into_std(),
+                label: Label {
+                    id: if is_first { id.clone() } else { format!("{id}.{index}") },
+                    client: client.name.clone(),
+                    profile: planned.profile.clone(),
+                    dialect: client.dialect.name(),
+                    // What the layout was worth counts once.
+                    plan: is_first.then(|| Arc::clone(&plan)),
+                },
+                events: sender,
+            })?;
+            let spoken = Spoken {
+                owner,
+                opening: planned.opening.clone(),
+                // A turn has one answer, and clients go on with the first choice.
+                record: planned.record.filter(|_| is_first),
+                text: String::new(),
+                calls: Vec::new(),
+                tokens: Vec::new(),
+            };
+            choices.push(Choice::new(events, Arc::clone(&planned.reader), Arc::clone(&app.house), spoken));
+        }
+        let (created, closing) = (unix_seconds(), app.closing.clone());
+        let has_logprobs = n_logprobs.is_some();
+        Ok(Answer { id, model, created, plan, has_logprobs, received, closing, choices, last: n_choices - 1 })
+    }
+
+    pub(super) fn n_choices(&self) -> usize {
+        self.choices.len()
     }
 
     /// When the request was read.
@@ -146,57 +171,68 @@ impl Answer {
         self.received
     }
 
-    /// The next event. Whatever ends an answer without completing it is an error here, so `Failed` is never returned.
-    /// Safe to cancel.
-    pub(super) async fn next(&mut self) -> Result<Event, ApiError> {
+    /// What is said next, by one of the choices; not to be called when all have ended. Whatever ends an answer without
+    /// completing it is an error. Safe to cancel.
+    pub(super) async fn next(&mut self) -> Result<Piece, ApiError> {
+        loop {
+            let (index, event) = self.event().await?;
+            if let Some(piece) = self.choices[index].hear(index, event) {
+                return Ok(piece);
+            }
+        }
+    }
+
+    /// Waits for an event: the first, if it is called before `next`.
+    pub(super) async fn admission(&mut self) -> Result<CacheUse, ApiError> {
+        match self.event().await? {
+            (_, Event::Admitted(cache)) => Ok(cache),
+            (_, event) => Err(ApiError::internal(format!("the first event was {event:?} instead of Admitted"))),
+        }
+    }
+
+    /// Waits for the end of all choices.
+    pub(super) async fn whole(mut self) -> Result<Vec<Whole>, ApiError> {
+        let mut wholes: Vec<Option<Whole>> = self.choices.iter().map(|_| None).collect();
+        while wholes.iter().any(Option::is_none) {
+            let (index, event) = self.event().await?;
+            if let Some(whole) = self.choices[index].collect(event) {
+                wholes[index] = Some(whole);
+            }
+        }
+        Ok(wholes.into_iter().flatten().collect())
+    }
+
+    /// The next event of a choice that is not over. `Failed` and its like are errors.
+    async fn event(&mut self) -> Result<(usize, Event), ApiError> {
+        let Answer { choices, closing, last, .. } = self;
+        let n_choices = choices.len();
+        let next = poll_fn(|context| {
+            for index in (1..=n_choices).map(|step| (*last + step) % n_choices) {
+                let choice = &mut choices[index];
+                if !choice.is_over
+                    && let Poll::Ready(event) = choice.events.poll_recv(context)
+                {
+                    return Poll::Ready((index, event));
+                }
+            }
+            Poll::Pending
+        });
         let event = tokio::select! {
             biased;
-            event = self.events.recv() => event,
-            () = self.closing.closed() => None,
+            event = next => Some(event),
+            () = closing.closed() => None,
         };
         match event {
-            Some(Event::Failed(message)) => Err(ApiError::failed(message)),
-            Some(Event::Done(Done { finish: Finish::Error | Finish::Cancelled, .. })) => {
+            Some((_, Some(Event::Failed(message)))) => Err(ApiError::failed(message)),
+            Some((_, Some(Event::Done(Done { finish: Finish::Error | Finish::Cancelled, .. })))) => {
                 Err(ApiError::failed("the model could not finish this answer; asking again may help"))
             }
-            Some(event) => {
-                self.listen(&event);
-                Ok(event)
+            Some((index, Some(event))) => {
+                *last = index;
+                Ok((index, event))
             }
             // The scheduler drops the sender without a last event only when it ends.
-            None => Err(ApiError::stopping()),
-        }
-    }
-
-    /// Collects what is said; at its end the planner is to know it again.
-    fn listen(&mut self, event: &Event) {
-        match event {
-            Event::Text(text) => self.spoken.text.push_str(text),
-            Event::Done(done) => {
-                self.spoken.tokens = done.generated.clone();
-                self.house.remember(self.spoken.clone());
-            }
-            Event::Admitted(_) | Event::Logprobs(_) | Event::Failed(_) => {}
-        }
-    }
-
-    /// Waits for the first event.
-    pub(super) async fn admission(&mut self) -> Result<CacheUse, ApiError> {
-        match self.next().await? {
-            Event::Admitted(cache) => Ok(cache),
-            event => Err(ApiError::internal(format!("the first event was {event:?} instead of Admitted"))),
-        }
-    }
-
-    /// Waits for the end: the whole text, and how it came about.
-    pub(super) async fn whole(mut self) -> Result<(String, Done), ApiError> {
-        let mut text = String::new();
-        loop {
-            match self.next().await? {
-                Event::Text(piece) => text.push_str(&piece),
-                Event::Done(done) => return Ok((text, done)),
-                Event::Admitted(_) | Event::Logprobs(_) | Event::Failed(_) => {}
-            }
+            Some((_, None)) | None => Err(ApiError::stopping()),
         }
     }
 }

@@ -315,6 +315,7 @@ impl From<PromptError> for ApiError {
             PromptError::UnknownModel { .. } => return ApiError::unknown_model(message),
             PromptError::Reserved { index, .. } => format!("messages[{index}]"),
             PromptError::ReservedElsewhere { place, .. } => place,
+            PromptError::UnknownTool { .. } | PromptError::NoTools => "tool_choice".to_owned(),
             PromptError::Template { .. } | PromptError::NoHead => "messages".to_owned(),
         };
         ApiError { param: Some(param), ..ApiError::body(message) }
@@ -344,6 +345,8 @@ mod tests {
         check(PromptError::UnknownModel { name: "a".into(), known: "b".into() }, 404, "model");
         check(PromptError::Reserved { index: 3, code: 0xE000 }, 400, "messages[3]");
         check(PromptError::ReservedElsewhere { place: "tools[1]".into(), code: 0xE000 }, 400, "tools[1]");
+        check(PromptError::UnknownTool { name: "a".into(), known: "b".into() }, 400, "tool_choice");
+        check(PromptError::NoTools, 400, "tool_choice");
         check(PromptError::Template { reason: "roles must alternate".into() }, 400, "messages");
     }
 

@@ -1,12 +1,15 @@
 //! The HTTP side: sockets, routes, dialects. The only room that knows hyper, axum or a wire format.
 //!
 //! A *dialect* is one vendor's wire format: it parses a body to a `Request` and renders `Event`s to bytes. Everything
-//! between (planning, the length check, submitting, waiting) is the same for all of them and stands in `answer.rs`.
+//! between (planning, the length check, submitting, waiting, parting the answer) is the same for all of them and stands in
+//! `answer.rs`, `choice.rs` and `deltas.rs`.
 //! Nothing here decides what is computed; when a client goes away its event receiver is dropped, and that is all.
 
 mod access;
 mod answer;
 mod body;
+mod choice;
+mod deltas;
 mod error;
 mod listener;
 mod openai;

@@ -47,7 +47,7 @@ pub struct Spoken {
     pub record: Option<RecordId>,
     /// The text that was sent.
     pub text: String,
-    /// The calls that were sent; all tokens are theirs and the text's.
+    /// The calls that were sent; with them, all tokens are theirs and the text's.
     pub calls: Vec<ToolCall>,
     /// All sampled tokens; those behind the text (a stop text's) are left out here.
     pub tokens: Vec<Token>,
@@ -135,13 +135,15 @@ impl Echoes {
     }
 }
 
-/// The text of an answer's turn: with calls, more than what was sent as text. `None`: its end is no whole character.
+/// The text of an answer's turn: what was sent, or more if there are calls or thinking in it. `None`: its end is no whole
+/// character.
 fn said<'a>(vocab: &dyn Vocab, spoken: &'a Spoken) -> Option<Cow<'a, str>> {
-    if spoken.calls.is_empty() {
-        return Some(Cow::Borrowed(&spoken.text));
-    }
     let mut spelled = Vec::new();
     spoken.tokens.iter().for_each(|&token| vocab.piece(token, &mut spelled));
+    // A stop text may stand behind what was sent.
+    if spoken.calls.is_empty() && spelled.starts_with(spoken.text.as_bytes()) {
+        return Some(Cow::Borrowed(&spoken.text));
+    }
     String::from_utf8(spelled).ok().map(Cow::Owned)
 }
 
@@ -243,6 +245,19 @@ mod tests {
         // The stop text "b" began inside a token: nothing spells "xa" alone.
         echoes.keep(&Pairs, &spoken("xa", &[byte(b'x'), AB]), &[]);
         assert_eq!(echoes.get(ALICE, "assistant\nxa", &Calls::default()), None);
+    }
+
+    #[test]
+    fn thinking_is_part_of_the_turn_where_the_history_has_it() {
+        let mut echoes = Echoes::new();
+        let turn = "<t>ab</t>cab";
+        let mut tokens = vec![AB];
+        tokens.splice(..0, Pairs.tokenize("<t>", Special::Text));
+        tokens.extend(Pairs.tokenize("</t>c", Special::Text));
+        tokens.push(AB);
+        echoes.keep(&Pairs, &spoken("cab", &tokens), &[]);
+        assert_eq!(echoes.get(ALICE, &format!("assistant\n{turn}"), &Calls::default()), Some(&*tokens));
+        assert_eq!(echoes.get(ALICE, "assistant\ncab", &Calls::default()), None);
     }
 
     #[test]

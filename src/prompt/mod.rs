@@ -31,6 +31,7 @@ mod testing;
 mod tests;
 mod tokens;
 mod toolset;
+mod wanted;
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -153,6 +154,8 @@ pub struct Profile {
     /// In the configured order.
     pub documents: Vec<Document>,
     pub max_tokens: Option<usize>,
+    /// Whether the model thinks, if a request does not say; `None`: as its template has it.
+    pub thinking: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -279,6 +282,10 @@ pub enum PromptError {
     ReservedElsewhere { place: String, code: u32 },
     #[error("the model's chat template refuses these messages: {reason}")]
     Template { reason: String },
+    #[error("there is no tool `{name}`; there are: {known}")]
+    UnknownTool { name: String, known: String },
+    #[error("a call is required, and there are no tools")]
+    NoTools,
     #[error("no system text and no tools end in front of the conversation: there is nothing to pin")]
     NoHead,
 }

@@ -37,6 +37,7 @@ const DOCUMENTS_INTRO: &str = "These are the household's documents. Rely on them
 pub(super) struct House {
     pub(super) name: String,
     pub(super) max_tokens: Option<usize>,
+    pub(super) thinking: Option<bool>,
     /// As configured: sentinels are put where they are prepared.
     pub(super) tools: Vec<String>,
     policy: String,
@@ -48,7 +49,7 @@ pub(super) struct House {
 
 impl House {
     pub(super) fn new(profile: Profile, controls: &Controls) -> Result<House, PromptError> {
-        let Profile { name, system, tools, documents, max_tokens } = profile;
+        let Profile { name, system, tools, documents, max_tokens, thinking } = profile;
         let guarded = |mut text: String, what: &str| match controls.guard(&mut text) {
             Ok(_) => Ok(text),
             Err(Reserved(code)) => {
@@ -69,7 +70,7 @@ impl House {
         if !parts.is_empty() {
             parts.insert(0, DOCUMENTS_INTRO.to_string());
         }
-        Ok(House { name, max_tokens, tools, policy, documents: parts.join("\n\n"), documents_sections })
+        Ok(House { name, max_tokens, thinking, tools, policy, documents: parts.join("\n\n"), documents_sections })
     }
 }
 

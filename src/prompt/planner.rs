@@ -24,7 +24,7 @@ use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
 use super::{
     Command, Gain, Head, HouseLive, HouseReader, Inbox, Moment, PlanTimings, Planned, Profile, PromptError, Section,
-    ToolsUse, Volatility, calls, clock, house_live, refused,
+    ToolsUse, Volatility, calls, clock, house_live, refused, wanted,
 };
 use crate::engine::{ChatTemplate, Special, Vocab};
 use crate::request::{LayoutMode, Message, Owner, Request, Role, Token, TokenPrompt};
@@ -228,7 +228,9 @@ impl Planner {
         let tools = house.filter(|_| !own_tools).map_or(tools, |house| &house.tools);
         let by_fallback = toolsets.by_fallback();
         let toolset = toolsets.get(tools)?;
-        let (answer_rules, reader) = toolset.prepared.answer(&request.wanted).map_err(refused)?;
+        wanted::check(&request.wanted, tools)?;
+        let wanted = wanted::with_default(&request.wanted, house.and_then(|house| house.thinking));
+        let (answer_rules, reader) = toolset.prepared.answer(&wanted).map_err(refused)?;
         let prepared = Instant::now();
 
         // Before anything moves, so that an error names the client's own message.

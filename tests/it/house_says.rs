@@ -26,6 +26,7 @@ fn profile(name: &str, documents: &[(&str, &str)]) -> Profile {
         tools: Vec::new(),
         documents: documents.iter().map(document).collect(),
         max_tokens: Some(8),
+        thinking: None,
     }
 }
 
@@ -36,6 +37,7 @@ fn files(name: &str, live: Vec<Entry>) -> ProfileFiles {
         tools: None,
         documents: Vec::new(),
         max_tokens: None,
+        thinking: None,
         live,
         has_clock: false,
     }

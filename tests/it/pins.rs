@@ -27,6 +27,7 @@ fn start(state: &Path, context: usize) -> (House, Faults) {
         tools: Vec::new(),
         documents: Vec::new(),
         max_tokens: None,
+        thinking: None,
     };
     let setup = Setup {
         context,

@@ -64,6 +64,7 @@ fn profiles() -> Vec<Profile> {
         tools: Vec::new(),
         documents,
         max_tokens: None,
+        thinking: None,
     };
     vec![
         profile("house", policy.clone(), vec![boiler]),

@@ -46,6 +46,7 @@ pub(super) fn demo_profile() -> Profile {
             .into_iter()
             .collect(),
         max_tokens: None,
+        thinking: None,
     }
 }
 

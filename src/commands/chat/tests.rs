@@ -39,6 +39,7 @@ impl House {
             tools: Vec::new(),
             documents: Vec::new(),
             max_tokens: Some(40),
+            thinking: None,
         };
         let model = SimulatedModel::new();
         let faults = model.faults();

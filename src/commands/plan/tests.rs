@@ -31,6 +31,7 @@ fn profile(name: &str) -> Profile {
             Document { title: "calendar".to_owned(), text: "Paper bin: Tuesday.".to_owned() },
         ],
         max_tokens: None,
+        thinking: None,
     }
 }
 
@@ -287,6 +288,7 @@ fn the_order_of_documents_is_shown_with_its_reason_and_what_stands_before_questi
         tools: None,
         documents: Vec::new(),
         max_tokens: None,
+        thinking: None,
         live: Vec::new(),
         has_clock: true,
     }];

@@ -9,8 +9,11 @@ use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
+use super::logprobs::logprobs;
 use crate::http::answer::{Answer, cache_header, cache_report};
+use crate::http::choice::End;
 use crate::http::error::ApiError;
+use crate::prompt::AnswerParts;
 use crate::request::Done;
 use crate::telemetry::PlanRecord;
 
@@ -24,27 +27,58 @@ pub(super) async fn respond(answer: Answer) -> Result<Response, ApiError> {
         "created": answer.created,
         "model": answer.model,
     });
-    let plan = Arc::clone(&answer.plan);
-    let (text, done) = answer.whole().await?;
+    let (plan, has_logprobs) = (Arc::clone(&answer.plan), answer.has_logprobs);
+    let wholes = answer.whole().await?;
     let mut body = head;
-    body["choices"] = json!([{
-        "index": 0,
-        "message": { "role": "assistant", "content": text, "refusal": null },
-        "logprobs": null,
-        "finish_reason": done.finish.name(),
-    }]);
-    body["usage"] = usage(&done, &plan);
-    let headers =
-        [(header::CONTENT_TYPE, "application/json".to_owned()), (CACHE_HEADER, cache_header(&done.cache, &plan))];
+    let choices = wholes.iter().enumerate().map(|(index, whole)| {
+        json!({
+            "index": index,
+            "message": message(&whole.parts),
+            "logprobs": has_logprobs.then(|| logprobs(&whole.logprobs)),
+            "finish_reason": finish_reason(&whole.end),
+        })
+    });
+    body["choices"] = choices.collect();
+    let dones: Vec<&Done> = wholes.iter().map(|whole| &whole.end.done).collect();
+    body["usage"] = usage(&dones, &plan);
+    let cache = cache_header(&dones[0].cache, &plan);
+    let headers = [(header::CONTENT_TYPE, "application/json".to_owned()), (CACHE_HEADER, cache)];
     Ok((headers, body.to_string()).into_response())
+}
+
+/// `content` is null where there are calls alone.
+fn message(parts: &AnswerParts) -> Value {
+    let AnswerParts { reasoning, content, calls } = parts;
+    let mut message = json!({ "role": "assistant", "content": content });
+    if content.is_empty() && !calls.is_empty() {
+        message["content"] = Value::Null;
+    }
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = reasoning.as_str().into();
+    }
+    if !calls.is_empty() {
+        let calls = calls.iter().map(|call| {
+            let function = json!({ "name": call.name, "arguments": call.arguments });
+            json!({ "id": call.id, "type": "function", "function": function })
+        });
+        message["tool_calls"] = calls.collect();
+    }
+    message["refusal"] = Value::Null;
+    message
+}
+
+pub(super) fn finish_reason(end: &End) -> &'static str {
+    if end.is_calling { "tool_calls" } else { end.done.finish.name() }
 }
 
 pub(super) fn completion_id(id: &str) -> String {
     format!("chatcmpl-{id}")
 }
 
-pub(super) fn usage(done: &Done, plan: &PlanRecord) -> Value {
-    let Done { cache, n_generated, timings, .. } = done;
+/// Of all choices, the first first: the prompt is theirs together, and what the cache did is told of the first.
+pub(super) fn usage(dones: &[&Done], plan: &PlanRecord) -> Value {
+    let Done { cache, timings, .. } = dones[0];
+    let n_generated: usize = dones.iter().map(|done| done.n_generated).sum();
     let mut hob: Map<String, Value> =
         cache_report(cache, plan).into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     hob.insert("queue_ms".to_owned(), milliseconds(timings.queue).into());

@@ -109,7 +109,11 @@ fn join(parts: Vec<Part>, place: &str) -> Result<(String, usize), ApiError> {
             ("text", Some(text)) => text,
             ("text", None) => return Err(ApiError::field(format!("{place}.text"), "is required")),
             (other, _) => {
-                let reason = format!("\"{other}\" is not supported: only text can be read here");
+                let reason = match other {
+                    "image_url" => "images are not supported yet: send text alone".to_owned(),
+                    "input_audio" => "audio is not supported yet: send text alone".to_owned(),
+                    _ => format!("\"{other}\" is not supported: only text can be read here"),
+                };
                 return Err(ApiError::field(format!("{place}.type"), reason));
             }
         };
@@ -158,9 +162,17 @@ fn read_arguments(arguments: Option<&RawValue>, place: &str) -> Result<String, A
         return Err(ApiError::field(place, format!("{arguments}: must be an object, or a string that holds one")));
     }
     let text: String = from_json(arguments, place)?;
+    // Some clients send nothing where there are none.
+    if text.trim().is_empty() {
+        return Ok("{}".to_owned());
+    }
     // The body's own depth does not count what is inside a string; the chat template parses it all the same.
     check_depth(&text).map_err(|reason| ApiError::field(place, reason))?;
-    Ok(text)
+    match serde_json::from_str::<&RawValue>(&text) {
+        Ok(json) if json.get().starts_with('{') => Ok(text),
+        Ok(_) => Err(ApiError::field(place, "must be a string that holds an object")),
+        Err(error) => Err(ApiError::field(place, format!("must be a string that holds an object: {error}"))),
+    }
 }
 
 /// By hand: a derived untagged enum would forget which field was wrong.

@@ -1,13 +1,18 @@
 //! OpenAI's dialect: chat completions and the list of models.
 //!
-//! `request` parses, `answer` renders a whole answer, `stream` a streamed one.
+//! `request` parses, with `message`, `tools`, `shape` and `thinking` for its parts; `answer` renders a whole answer, `stream` a
+//! streamed one.
 
 mod answer;
+mod logprobs;
 mod message;
 mod request;
+mod shape;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod thinking;
+mod tools;
 
 use std::sync::Arc;
 
@@ -21,7 +26,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::access::Caller;
-use super::answer::{Answer, App, RequestId};
+use super::answer::{Answer, App, Asked, RequestId};
 use super::body;
 use super::error::ApiError;
 use super::routes::json_response;
@@ -67,8 +72,9 @@ pub(super) async fn chat_completions(
     asked.request.layout = layout(&headers)?.or(caller.layout());
     asked.request.is_background = priority(&headers)?.unwrap_or(caller.priority()) == Priority::Background;
     caller.choose_model(&mut asked.request.model, &app.house.models());
-    let answer = Answer::begin(&app, asked.request, id, received).await?;
-    match asked.form {
+    let request::ChatRequest { request, n_choices, form } = asked;
+    let answer = Answer::begin(&app, Asked { request, n_choices, id, received }).await?;
+    match form {
         request::Form::Whole => answer::respond(answer).await,
         request::Form::Stream { include_usage } => stream::respond(answer, include_usage).await,
     }

@@ -1,7 +1,7 @@
 //! Parses the body of `POST /v1/chat/completions`.
 //!
 //! A *body* is JSON as the client wrote it; what comes out is a `Request` whose every value is checked, or an error that
-//! names the field. Unknown fields are ignored, as OpenAI's clients expect; a known field that cannot be honoured yet is
+//! names the field. Unknown fields are ignored, as OpenAI's clients expect; a known field that cannot be honoured is
 //! refused, because an answer that ignores it would look right and be wrong.
 
 use serde::Deserialize;
@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::message::{self, WireMessage};
+use super::{shape, thinking, tools};
 use crate::http::error::ApiError;
 use crate::request::{Client, Dialect, Request, Sampling, Token, Wanted};
 
@@ -18,17 +19,22 @@ use crate::request::{Client, Dialect, Request, Sampling, Token, Wanted};
 const DEPTH_MAX: usize = 64;
 /// Far beyond what fits any context (a message costs at least four tokens or so), and cheap to refuse.
 const MESSAGES_MAX: usize = 2_000;
-const TOOLS_MAX: usize = 256;
 /// Each generated piece of text is compared with each of them.
 const STOP_MAX: usize = 16;
 /// OpenAI's own limit.
 const LOGIT_BIAS_MAX: usize = 300;
+/// OpenAI's own limit.
+const TOP_LOGPROBS_MAX: i64 = 20;
+/// Each is a whole answer, and takes a sequence.
+const CHOICES_MAX: i64 = 8;
 /// It is only hashed; a page of text here is a mistake.
 const CACHE_SALT_BYTES_MAX: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct ChatRequest {
     pub(super) request: Request,
+    /// Answers that are asked for.
+    pub(super) n_choices: usize,
     pub(super) form: Form,
 }
 
@@ -45,18 +51,25 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
         .map_err(|error| ApiError::body(format!("the body is not UTF-8 from byte {} on", error.valid_up_to())))?;
     check_depth(text).map_err(ApiError::body)?;
     let wire: WireRequest = from_json(text, "")?;
-    wire.check_unsupported()?;
 
     let sampling = wire.sampling()?;
+    let n_logprobs = wire.n_logprobs()?;
+    let n_choices = integer("n", wire.n, 1, CHOICES_MAX)?.unwrap_or(1) as usize;
+    let thinking = wire.thinking();
+    let wanted = Wanted {
+        tool_choice: tools::choice(wire.tool_choice.as_ref())?,
+        one_call: wire.parallel_tool_calls == Some(false),
+        shape: shape::shape(wire.response_format.as_deref(), wire.grammar.clone(), wire.json_schema.as_deref())?,
+        thinking: thinking.thinking()?,
+        template_args: thinking.template_args()?,
+    };
     let max_tokens = wire.max_tokens()?;
     let stop = stop(wire.stop)?;
     let model = wire.model.filter(|model| !model.is_empty()).ok_or_else(|| ApiError::field("model", "is required"))?;
     let messages = wire.messages.ok_or_else(|| ApiError::field("messages", "is required"))?;
     check_count("messages", messages.len(), 1, MESSAGES_MAX)?;
     let messages = message::read_all(messages)?;
-    let tools = wire.tools.unwrap_or_default();
-    check_count("tools", tools.len(), 0, TOOLS_MAX)?;
-    let tools = tools.into_iter().enumerate().map(|(index, tool)| read_tool(index, &tool)).collect::<Result<_, _>>()?;
+    let tools = tools::read_all(wire.tools.unwrap_or_default())?;
 
     if let Some(salt) = wire.cache_salt.as_ref().filter(|salt| salt.len() > CACHE_SALT_BYTES_MAX) {
         let reason = format!("has {} bytes: at most {CACHE_SALT_BYTES_MAX} are allowed", salt.len());
@@ -78,8 +91,8 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
             messages,
             tools,
             sampling,
-            wanted: Wanted::default(),
-            n_logprobs: None,
+            wanted,
+            n_logprobs,
             max_tokens,
             stop,
             client,
@@ -87,6 +100,7 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
             layout,
             is_background: false,
         },
+        n_choices,
         form,
     })
 }
@@ -144,9 +158,19 @@ struct WireRequest {
     messages: Option<Vec<WireMessage>>,
     tools: Option<Vec<Box<RawValue>>>,
     tool_choice: Option<Value>,
-    response_format: Option<Value>,
+    parallel_tool_calls: Option<bool>,
+    response_format: Option<Box<RawValue>>,
+    grammar: Option<String>,
+    json_schema: Option<Box<RawValue>>,
+    reasoning_effort: Option<String>,
+    enable_thinking: Option<bool>,
+    think: Option<Value>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+    reasoning_budget: Option<i64>,
+    thinking_budget_tokens: Option<i64>,
     n: Option<i64>,
     logprobs: Option<bool>,
+    top_logprobs: Option<i64>,
     temperature: Option<f64>,
     top_p: Option<f64>,
     top_k: Option<i64>,
@@ -172,30 +196,24 @@ struct StreamOptions {
 }
 
 impl WireRequest {
-    fn check_unsupported(&self) -> Result<(), ApiError> {
-        match &self.tool_choice {
-            // The tools stay in the prompt whatever the choice: without them it would be another prompt, reused by none.
-            None => {}
-            Some(Value::String(choice)) if choice == "auto" || choice == "none" => {}
-            Some(choice) => {
-                let reason = format!("{choice} is not supported yet: \"auto\" and \"none\" are");
-                return Err(ApiError::field("tool_choice", reason));
-            }
+    fn thinking(&self) -> thinking::Fields<'_> {
+        thinking::Fields {
+            reasoning_effort: self.reasoning_effort.as_deref(),
+            enable_thinking: self.enable_thinking,
+            think: self.think.as_ref(),
+            chat_template_kwargs: self.chat_template_kwargs.as_ref(),
+            reasoning_budget: self.reasoning_budget,
+            thinking_budget_tokens: self.thinking_budget_tokens,
         }
-        match &self.response_format {
-            None => {}
-            Some(format) if format["type"] == "text" => {}
-            Some(_) => {
-                return Err(ApiError::field("response_format", "is not supported yet, but for {\"type\":\"text\"}"));
-            }
+    }
+
+    fn n_logprobs(&self) -> Result<Option<usize>, ApiError> {
+        let top = integer("top_logprobs", self.top_logprobs, 0, TOP_LOGPROBS_MAX)?;
+        match (self.logprobs, top) {
+            (Some(true), top) => Ok(Some(top.unwrap_or(0) as usize)),
+            (_, None | Some(0)) => Ok(None),
+            (_, Some(_)) => Err(ApiError::field("top_logprobs", "logprobs must be true for it")),
         }
-        if let Some(n) = self.n.filter(|n| *n != 1) {
-            return Err(ApiError::field("n", format!("{n}: must be 1, one answer is given to a request")));
-        }
-        if self.logprobs == Some(true) {
-            return Err(ApiError::field("logprobs", "true is not supported yet"));
-        }
-        Ok(())
     }
 
     fn sampling(&self) -> Result<Sampling, ApiError> {
@@ -265,30 +283,6 @@ fn stop(stop: Option<Value>) -> Result<Vec<String>, ApiError> {
         .collect()
 }
 
-/// A tool's definition stays the text that the client sent: reordered keys would be another prompt.
-fn read_tool(index: usize, tool: &RawValue) -> Result<String, ApiError> {
-    #[derive(Deserialize)]
-    struct Tool {
-        r#type: String,
-        function: Function,
-    }
-    #[derive(Deserialize)]
-    struct Function {
-        name: String,
-    }
-
-    let place = format!("tools[{index}]");
-    let checked: Tool = from_json(tool.get(), &place)?;
-    if checked.r#type != "function" {
-        let reason = format!("\"{}\": must be \"function\"", checked.r#type);
-        return Err(ApiError::field(format!("{place}.type"), reason));
-    }
-    if checked.function.name.is_empty() {
-        return Err(ApiError::field(format!("{place}.function.name"), "must not be empty"));
-    }
-    Ok(tool.get().to_owned())
-}
-
 fn number(field: &str, value: Option<f64>, min: f64, max: f64, default: f32) -> Result<f32, ApiError> {
     match value {
         None => Ok(default),
@@ -297,7 +291,7 @@ fn number(field: &str, value: Option<f64>, min: f64, max: f64, default: f32) -> 
     }
 }
 
-fn integer(field: &str, value: Option<i64>, min: i64, max: i64) -> Result<Option<i64>, ApiError> {
+pub(super) fn integer(field: &str, value: Option<i64>, min: i64, max: i64) -> Result<Option<i64>, ApiError> {
     match value {
         Some(value) if value < min => Err(ApiError::field(field, format!("{value}: must be at least {min}"))),
         Some(value) if value > max => Err(ApiError::field(field, format!("{value}: must be at most {max}"))),
@@ -305,7 +299,7 @@ fn integer(field: &str, value: Option<i64>, min: i64, max: i64) -> Result<Option
     }
 }
 
-fn check_count(field: &str, count: usize, min: usize, max: usize) -> Result<(), ApiError> {
+pub(super) fn check_count(field: &str, count: usize, min: usize, max: usize) -> Result<(), ApiError> {
     if (min..=max).contains(&count) {
         return Ok(());
     }

@@ -15,10 +15,13 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
-use super::answer::{CACHE_HEADER, completion_id, usage};
+use super::answer::{CACHE_HEADER, completion_id, finish_reason, usage};
+use super::logprobs::logprobs;
 use crate::http::answer::{Answer, cache_header};
+use crate::http::choice::Piece;
+use crate::http::deltas::Delta;
 use crate::http::error::ApiError;
-use crate::request::{Done, Event};
+use crate::request::Done;
 
 /// Headers go out after this even if the request still waits: clients give up on a server that says nothing.
 const HEADERS_WITHIN: Duration = Duration::from_secs(2);
@@ -34,7 +37,9 @@ pub(super) async fn respond(mut answer: Answer, include_usage: bool) -> Result<R
         Err(_) => None,
     };
     let plan = Arc::clone(&answer.plan);
-    let chunks = stream::unfold(Chunks { answer, include_usage, state: State::Silent }, |mut chunks| async {
+    let (roles, ends) = (vec![false; answer.n_choices()], vec![None; answer.n_choices()]);
+    let chunks = Chunks { answer, include_usage, roles, ends, is_over: false };
+    let chunks = stream::unfold(chunks, |mut chunks| async {
         chunks.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), chunks))
     });
     let headers = [
@@ -54,67 +59,74 @@ pub(super) async fn respond(mut answer: Answer, include_usage: bool) -> Result<R
 struct Chunks {
     answer: Answer,
     include_usage: bool,
-    state: State,
-}
-
-enum State {
-    /// No chunk has been sent: the first one brings the role.
-    Silent,
-    Speaking,
-    Ended,
+    /// Of each choice whether its first chunk was sent: that one brings the role.
+    roles: Vec<bool>,
+    /// Of each choice how it ended.
+    ends: Vec<Option<Done>>,
+    is_over: bool,
 }
 
 impl Chunks {
     /// What to send next; `None` ends the stream.
     async fn next(&mut self) -> Option<String> {
-        if matches!(self.state, State::Ended) {
+        if self.is_over {
             return None;
         }
-        let deadline = Instant::now() + KEEP_ALIVE;
-        loop {
-            return Some(match timeout_at(deadline, self.answer.next()).await {
-                Err(_) => ": keep-alive\n\n".to_owned(),
-                Ok(Ok(Event::Text(text))) => self.opened(&self.chunk(json!({ "content": text }), None)),
-                Ok(Ok(Event::Done(done))) => self.ended(&done),
-                // Nothing to say about it: the headers are out.
-                Ok(Ok(Event::Admitted(_) | Event::Logprobs(_) | Event::Failed(_))) => continue,
-                Ok(Err(error)) => self.broken(&error),
-            });
-        }
+        Some(match timeout_at(Instant::now() + KEEP_ALIVE, self.answer.next()).await {
+            Err(_) => ": keep-alive\n\n".to_owned(),
+            Ok(Ok(piece)) => self.spoken(piece),
+            Ok(Err(error)) => self.broken(&error),
+        })
     }
 
-    /// `chunk` as an event, after the role if it is the first.
-    fn opened(&mut self, chunk: &Value) -> String {
-        match std::mem::replace(&mut self.state, State::Speaking) {
-            State::Silent => {
-                let role = self.chunk(json!({ "role": "assistant", "content": "" }), None);
-                event(&role) + &event(chunk)
-            }
-            State::Speaking | State::Ended => event(chunk),
+    fn spoken(&mut self, piece: Piece) -> String {
+        let Piece { choice, deltas, logprobs: tokens, end } = piece;
+        let mut text = String::new();
+        if !std::mem::replace(&mut self.roles[choice], true) {
+            text += &event(&self.chunk(choice, json!({ "role": "assistant", "content": "" })));
         }
+        let mut chunks: Vec<Value> = deltas.into_iter().map(|delta| self.chunk(choice, fields(delta))).collect();
+        if let Some(end) = &end {
+            let mut last = self.chunk(choice, json!({}));
+            last["choices"][0]["finish_reason"] = finish_reason(end).into();
+            chunks.push(last);
+        }
+        if self.answer.has_logprobs && !tokens.is_empty() {
+            chunks[0]["choices"][0]["logprobs"] = logprobs(&tokens);
+        }
+        text.extend(chunks.iter().map(event));
+        if let Some(end) = end {
+            self.ends[choice] = Some(end.done);
+            text += &self.ended();
+        }
+        text
     }
 
-    fn ended(&mut self, done: &Done) -> String {
-        let mut text = self.opened(&self.chunk(json!({}), Some(done.finish.name())));
+    /// What ends the stream, if all choices have ended.
+    fn ended(&mut self) -> String {
+        let Some(dones) = self.ends.iter().map(Option::as_ref).collect::<Option<Vec<&Done>>>() else {
+            return String::new();
+        };
+        let mut text = String::new();
         if self.include_usage {
             let mut chunk = self.head();
             chunk["choices"] = json!([]);
-            chunk["usage"] = usage(done, &self.answer.plan);
+            chunk["usage"] = usage(&dones, &self.answer.plan);
             text += &event(&chunk);
         }
-        self.state = State::Ended;
+        self.is_over = true;
         text + "data: [DONE]\n\n"
     }
 
     fn broken(&mut self, error: &ApiError) -> String {
-        self.state = State::Ended;
+        self.is_over = true;
         warn!(id = self.answer.id, error = error.log_text(), "stream broken off");
         event(&error.to_json())
     }
 
-    fn chunk(&self, delta: Value, finish_reason: Option<&str>) -> Value {
+    fn chunk(&self, choice: usize, delta: Value) -> Value {
         let mut chunk = self.head();
-        chunk["choices"] = json!([{ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish_reason }]);
+        chunk["choices"] = json!([{ "index": choice, "delta": delta, "logprobs": null, "finish_reason": null }]);
         if self.include_usage {
             // OpenAI's streams carry the key in each chunk once the client asked for it.
             chunk["usage"] = Value::Null;
@@ -129,6 +141,21 @@ impl Chunks {
             "created": self.answer.created,
             "model": self.answer.model,
         })
+    }
+}
+
+/// A chunk has one call at most: Home Assistant reads the first of each.
+fn fields(delta: Delta) -> Value {
+    match delta {
+        Delta::Reasoning(piece) => json!({ "reasoning_content": piece }),
+        Delta::Content(piece) => json!({ "content": piece }),
+        Delta::CallBegun { index, id, name, arguments } => {
+            let function = json!({ "name": name, "arguments": arguments });
+            json!({ "tool_calls": [{ "index": index, "id": id, "type": "function", "function": function }] })
+        }
+        Delta::CallArguments { index, piece } => {
+            json!({ "tool_calls": [{ "index": index, "function": { "arguments": piece } }] })
+        }
     }
 }
 

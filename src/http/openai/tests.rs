@@ -1,9 +1,11 @@
 //! What the parser takes, and where it says that it does not.
 
+mod wanted;
+
 use serde_json::json;
 
 use super::request::{ChatRequest, Form, parse};
-use crate::request::{Message, Role, Sampling, Token, ToolCall};
+use crate::request::{Message, Role, Sampling, Token, ToolCall, Wanted};
 
 /// A request with `fields` beside the required ones; those given win.
 fn body(fields: &str) -> String {
@@ -54,21 +56,25 @@ fn marks_for_the_clients_own_cache_reach_to_the_end_of_what_they_are_on() {
 
 #[test]
 fn a_bare_request_has_the_defaults() {
-    let ChatRequest { request, form } = parsed("");
+    let ChatRequest { request, n_choices, form } = parsed("");
     assert_eq!(request.model, "house");
     assert_eq!(request.messages, [Message::text(Role::User, "hi")]);
     assert_eq!(request.sampling, Sampling::default());
     assert_eq!((request.max_tokens, request.client.name.as_str()), (None, "10.0.0.7"));
+    assert_eq!((&request.wanted, request.n_logprobs, n_choices), (&Wanted::default(), None, 1));
     assert_eq!(form, Form::Whole);
 }
 
 #[test]
 fn null_is_as_good_as_nothing() {
-    let fields = "tools tool_choice response_format n logprobs temperature top_p top_k min_p seed repeat_penalty \
+    let fields = "tools tool_choice parallel_tool_calls response_format grammar json_schema reasoning_effort enable_thinking \
+                  think chat_template_kwargs reasoning_budget thinking_budget_tokens n logprobs top_logprobs temperature top_p top_k min_p seed repeat_penalty \
                   frequency_penalty presence_penalty logit_bias max_tokens max_completion_tokens stop stream \
                   stream_options cache_salt";
     let fields: Vec<_> = fields.split_whitespace().map(|field| format!("\"{field}\":null")).collect();
-    assert_eq!(parsed(&fields.join(",")).request.sampling, Sampling::default());
+    let ChatRequest { request, n_choices, .. } = parsed(&fields.join(","));
+    assert_eq!(request.sampling, Sampling::default());
+    assert_eq!((request.wanted, request.n_logprobs, n_choices), (Wanted::default(), None, 1));
 }
 
 #[test]
@@ -116,7 +122,8 @@ fn numbers_out_of_range_are_refused() {
     check_refused(r#""max_tokens":0"#, "max_tokens: 0: must be at least 1");
     check_refused(r#""max_completion_tokens":-1"#, "max_completion_tokens: -1: must be at least 1");
     check_refused(r#""max_tokens":1.5"#, "max_tokens: invalid type: floating point");
-    check_refused(r#""n":2"#, "n: 2: must be 1");
+    check_refused(r#""n":0"#, "n: 0: must be at least 1");
+    check_refused(r#""n":9"#, "n: 9: must be at most 8");
     check_refused(r#""logit_bias":{"7":101}"#, "logit_bias.7: 101: must be -100 to 100");
     check_refused(r#""logit_bias":{"oven":1}"#, "logit_bias.oven: the key must be a token's id");
     check_refused(r#""logit_bias":{"-4":1}"#, "logit_bias.-4: the key must be a token's id");
@@ -152,7 +159,8 @@ fn counts_over_their_limits_are_refused_with_both_numbers() {
     assert_eq!(parsed(&messages(2_000)).request.messages.len(), 2_000);
     check_refused(&messages(2_001), "messages: has 2001 entries: must have 1 to 2000");
     check_refused(&messages(0), "messages: has 0 entries: must have 1 to 2000");
-    let tools = |n: usize| format!("\"tools\":{}", json!(vec![json!({"type":"function","function":{"name":"a"}}); n]));
+    let tool = |index: usize| json!({"type":"function","function":{"name":format!("a{index}")}});
+    let tools = |n: usize| format!("\"tools\":{}", json!((0..n).map(tool).collect::<Vec<_>>()));
     assert_eq!(parsed(&tools(256)).request.tools.len(), 256);
     check_refused(&tools(257), "tools: has 257 entries: must have 0 to 256");
     let biases = |n: usize| {
@@ -176,22 +184,9 @@ fn depth_counts_brackets_but_not_those_in_texts() {
 }
 
 #[test]
-fn what_cannot_be_honoured_yet_is_refused() {
-    check_refused(r#""tool_choice":"required""#, "tool_choice: \"required\" is not supported yet");
-    check_refused(
-        r#""tool_choice":{"type":"function","function":{"name":"light"}}"#,
-        "tool_choice: {\"type\":\"function\",\"function\":{\"name\":\"light\"}} is not supported yet",
-    );
-    check_refused(r#""response_format":{"type":"json_object"}"#, "response_format: is not supported yet");
-    check_refused(r#""response_format":"text""#, "response_format: is not supported yet");
-    check_refused(r#""logprobs":true"#, "logprobs: true is not supported yet");
-}
-
-#[test]
 fn what_changes_nothing_is_taken() {
     parsed(
-        r#""tool_choice":"none","parallel_tool_calls":false,"response_format":{"type":"text"},"n":1,"logprobs":false,
-           "user":"anna","cache_prompt":true,"id_slot":3,"store":false,"metadata":{"a":"b"},"x_unknown":[1,2]"#,
+        r#""response_format":{"type":"text"},"n":1,"logprobs":false,"user":"anna","slot_id":1,"timings_per_token":true,"cache_prompt":true,"id_slot":3,"store":false,"metadata":{"a":"b"},"x_unknown":[1,2]"#,
     );
 }
 
@@ -213,7 +208,11 @@ fn a_bad_tool_names_its_place() {
     let refused = |tool: &str, expected: &str| check_refused(&format!("\"tools\":[{good},{tool}]"), expected);
     refused(r#"{"type":"web_search"}"#, "tools[1]: missing field `function`");
     refused(r#"{"type":"custom","function":{"name":"a"}}"#, "tools[1].type: \"custom\": must be \"function\"");
-    refused(r#"{"type":"function","function":{"name":""}}"#, "tools[1].function.name: must not be empty");
+    for name in ["", "türe", "open door", "a/b", &"a".repeat(65)] {
+        let expected = format!("tools[1].function.name: {name:?}: must be 1 to 64 of a-z, A-Z, 0-9, _, - and .");
+        refused(&format!(r#"{{"type":"function","function":{{"name":"{name}"}}}}"#), &expected);
+    }
+    refused(good, "tools[1].function.name: \"light\" is the name of tools[0], too");
     refused(r#"{"type":"function","function":{"name":7}}"#, "tools[1].function.name: invalid type: integer `7`");
     refused("5", "tools[1]: invalid type: integer `5`");
     check_refused("\"tools\":{}", "tools: invalid type: map");
@@ -240,8 +239,9 @@ fn content_that_is_not_text_names_its_place() {
     refused(r#"[{"type":"text","text":7}]"#, "messages[1].content[0].text: invalid type: integer `7`");
     refused(r#"[{"type":"text"}]"#, "messages[1].content[0].text: is required");
     let image = r#"[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:"}}]"#;
-    refused(image, "messages[1].content[1].type: \"image_url\" is not supported");
-    refused(r#"[{"type":"input_audio"}]"#, "messages[1].content[0].type: \"input_audio\" is not supported");
+    refused(image, "messages[1].content[1].type: images are not supported yet");
+    refused(r#"[{"type":"input_audio"}]"#, "messages[1].content[0].type: audio is not supported yet");
+    refused(r#"[{"type":"file"}]"#, "messages[1].content[0].type: \"file\" is not supported");
 }
 
 #[test]
@@ -268,7 +268,8 @@ fn a_tool_loop_comes_through() {
         r#""role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[
            {"id":"c1","type":"function","function":{"name":"light","arguments":"{\"z\": 1, \"a\":2}"}},
            {"function":{"name":"door","arguments":{"z": 1, "a":[2]}}},
-           {"function":{"name":"time"}}]"#,
+           {"function":{"name":"time"}},
+           {"function":{"name":"date","arguments":" "}}]"#,
     );
     let call = |id: Option<&str>, name: &str, arguments: &str| ToolCall {
         id: id.map(str::to_owned),
@@ -279,6 +280,7 @@ fn a_tool_loop_comes_through() {
         call(Some("c1"), "light", r#"{"z": 1, "a":2}"#),
         call(None, "door", r#"{"z": 1, "a":[2]}"#),
         call(None, "time", "{}"),
+        call(None, "date", "{}"),
     ];
     assert_eq!(assistant.tool_calls, expected);
     assert_eq!(assistant.reasoning.as_deref(), Some("hm"));
@@ -298,6 +300,10 @@ fn a_bad_tool_call_names_its_place() {
     refused("assistant", r#"{"type":"custom","function":{"name":"a"}}"#, &format!("{place}.type: \"custom\""));
     let arguments = |arguments: &str| format!(r#"{{"function":{{"name":"a","arguments":{arguments}}}}}"#);
     refused("assistant", &arguments("5"), &format!("{place}.function.arguments: 5: must be an object"));
+    for text in ["\"{\\\"a\\\":1\"", "\"on\"", "\"[1]\"", "\"{} {}\""] {
+        let expected = format!("{place}.function.arguments: must be a string that holds an object");
+        refused("assistant", &arguments(text), &expected);
+    }
     let bomb = format!("\"{}\"", "[".repeat(65));
     refused("assistant", &arguments(&bomb), &format!("{place}.function.arguments: the JSON is nested 65"));
 }

@@ -1,6 +1,7 @@
 //! The HTTP side over real sockets, with a house that answers by script.
 //!
 //! `answers`: what good requests get; `bad_input`: what bad ones get, and that the next good one is answered;
+//! `speaking`: answers that think and call, and several choices;
 //! `connections`: sockets that close, stall, or talk nonsense, and the stop; `house`: `/ready` and what can be watched.
 
 mod answers;
@@ -8,6 +9,7 @@ mod bad_input;
 mod connections;
 mod house;
 mod security;
+mod speaking;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,8 +26,8 @@ use tokio::task::JoinHandle;
 use super::{House, PinFailure, Server};
 use crate::config::{self, Listen};
 use crate::prompt::{
-    Cause, Gain, Moved, PinWish, PlainReader, PlanFailure, PlanTimings, Planned, PromptError, Region, Section, Spoken,
-    ToolsUse, Volatility,
+    AnswerReader, Cause, Gain, Moved, PinWish, PlainReader, PlanFailure, PlanTimings, Planned, PromptError, Region,
+    Section, Spoken, ToolsUse, Volatility,
 };
 use crate::request::{
     CacheUse, Done, Event, Finish, LayoutMode, MissCause, Owner, Request, Timings, Token, TokenPrompt,
@@ -43,6 +45,9 @@ struct Script {
     /// Sent as soon as a request is submitted.
     events: Vec<Event>,
     refusal: Option<SubmitError>,
+    /// Submissions that are taken before the refusal.
+    n_taken_before: usize,
+    reader: Arc<dyn AnswerReader>,
     /// What telemetry holds, newest first; `None`: it is off.
     rows: Option<Vec<RequestRow>>,
     /// What the planner was asked to know again.
@@ -61,6 +66,8 @@ impl Default for Script {
                 Event::Done(done(Finish::Stop)),
             ],
             refusal: None,
+            n_taken_before: 0,
+            reader: Arc::new(PlainReader),
             rows: Some(Vec::new()),
             remembered: Vec::new(),
         }
@@ -122,7 +129,10 @@ impl House for Fake {
                 to_message: Some(1),
             };
             self.planned.try_send(request).unwrap();
-            let n_prompt = self.script.lock().unwrap().n_prompt;
+            let (n_prompt, reader) = {
+                let script = self.script.lock().unwrap();
+                (script.n_prompt, Arc::clone(&script.reader))
+            };
             Ok(Planned {
                 prompt: TokenPrompt { tokens: vec![Token(1); n_prompt], cuts: Vec::new() },
                 mode,
@@ -133,7 +143,7 @@ impl House for Fake {
                 profile: Some("house".to_owned()),
                 max_tokens,
                 rules: Arc::default(),
-                reader: Arc::new(PlainReader),
+                reader,
                 opening: "assistant\n".to_owned(),
                 record: Some(7),
                 moved: if mode == LayoutMode::Off { Vec::new() } else { vec![moved] },
@@ -152,8 +162,9 @@ impl House for Fake {
 
     fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
         let mut script = self.script.lock().unwrap();
-        if let Some(refusal) = script.refusal.take() {
-            return Err(refusal);
+        match script.n_taken_before.checked_sub(1) {
+            Some(n_taken_before) => script.n_taken_before = n_taken_before,
+            None => script.refusal.take().map_or(Ok(()), Err)?,
         }
         for event in &script.events {
             submission.events.try_send(event.clone()).unwrap();

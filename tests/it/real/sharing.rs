@@ -127,6 +127,7 @@ fn five_questions_to_one_document_compute_the_document_once() {
         tools: vec![],
         documents: vec![handbook],
         max_tokens: None,
+        thinking: None,
     };
     let model = smollm2();
     let mut planner = Planner::new(model.vocab(), model.template(), "tiny".to_owned(), vec![profile]).unwrap();

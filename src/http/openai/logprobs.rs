@@ -1,0 +1,25 @@
+//! OpenAI's log probabilities: what each generated token's chances were.
+//!
+//! A *candidate* is a token that could have come, with the natural logarithm of its probability. A token may be part of a
+//! character: its bytes are told beside its text.
+
+use serde_json::{Value, json};
+
+use crate::request::{Candidate, TokenLogprob};
+
+/// What stands for a probability of zero: JSON has no infinity, and OpenAI writes this.
+const NEVER: f32 = -9999.0;
+
+pub(super) fn logprobs(tokens: &[TokenLogprob]) -> Value {
+    let content = tokens.iter().map(|TokenLogprob { token, top }| {
+        let mut entry = candidate(token);
+        entry["top_logprobs"] = top.iter().map(candidate).collect();
+        entry
+    });
+    json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
+}
+
+fn candidate(Candidate { bytes, logprob }: &Candidate) -> Value {
+    let logprob = if logprob.is_finite() { *logprob } else { NEVER };
+    json!({ "token": String::from_utf8_lossy(bytes), "bytes": bytes, "logprob": logprob })
+}

@@ -1,0 +1,74 @@
+//! Parses the form that an answer must have: OpenAI's `response_format`, llama-server's `grammar` and `json_schema`.
+//!
+//! Whether a schema or a grammar can be obeyed is for the template to say; here it is only found.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::request::from_json;
+use crate::http::error::ApiError;
+use crate::request::Shape;
+
+#[derive(Deserialize)]
+struct Format {
+    r#type: String,
+    json_schema: Option<Named>,
+    /// llama-server's: the schema of a `json_object`.
+    schema: Option<Box<RawValue>>,
+}
+
+/// `strict` makes no difference: an answer always obeys its schema.
+#[derive(Deserialize)]
+struct Named {
+    schema: Option<Box<RawValue>>,
+}
+
+pub(super) fn shape(
+    format: Option<&RawValue>,
+    grammar: Option<String>,
+    json_schema: Option<&RawValue>,
+) -> Result<Shape, ApiError> {
+    let format = format.map_or(Ok(Shape::Free), |format| read_format(format.get()))?;
+    let schema = json_schema.map(|schema| read_schema(schema, "json_schema")).transpose()?;
+    let grammar = grammar.filter(|grammar| !grammar.is_empty()).map(Shape::Grammar);
+    let given = [("response_format", Some(format).filter(|format| *format != Shape::Free))];
+    let mut given = given.into_iter().chain([("json_schema", schema), ("grammar", grammar)]);
+    let mut given = given.by_ref().filter_map(|(field, shape)| Some((field, shape?)));
+    let Some((first, shape)) = given.next() else { return Ok(Shape::Free) };
+    match given.next() {
+        None => Ok(shape),
+        Some((second, _)) => Err(ApiError::field(second, format!("an answer has one form: {first} is given, too"))),
+    }
+}
+
+fn read_format(format: &str) -> Result<Shape, ApiError> {
+    let place = "response_format";
+    let Format { r#type, json_schema, schema } = from_json(format, place)?;
+    match r#type.as_str() {
+        "text" => Ok(Shape::Free),
+        "json_object" => match schema {
+            None => Ok(Shape::Json),
+            Some(schema) => read_schema(&schema, "response_format.schema"),
+        },
+        "json_schema" => {
+            let place = "response_format.json_schema";
+            let named = json_schema.ok_or_else(|| ApiError::field(place, "is required"))?;
+            let place = "response_format.json_schema.schema";
+            read_schema(&named.schema.ok_or_else(|| ApiError::field(place, "is required"))?, place)
+        }
+        other => {
+            let reason = format!("\"{other}\": must be text, json_object or json_schema");
+            Err(ApiError::field("response_format.type", reason))
+        }
+    }
+}
+
+/// The schema's own text: the order of its keys is the order of the answer's.
+fn read_schema(schema: &RawValue, place: &str) -> Result<Shape, ApiError> {
+    match schema.get() {
+        text if text.starts_with('{') => Ok(Shape::Schema(text.to_owned())),
+        // Anything.
+        "true" => Ok(Shape::Schema("{}".to_owned())),
+        _ => Err(ApiError::field(place, "must be an object")),
+    }
+}
