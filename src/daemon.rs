@@ -143,6 +143,10 @@ impl Daemon {
             pins,
             record: Box::new(move |what| record.record(what)),
             open_lower: Box::new(move |opened, reporter| settings.open(opened, reporter, &running)),
+            speculation: match config.model.speculate {
+                true => scheduler::Speculation::Measured,
+                false => scheduler::Speculation::Off,
+            },
         };
         let (scheduler_door, scheduler) = scheduler::start(model, options)?;
         let (planner_door, inbox) = PlannerHandle::new(config.server.queue);

@@ -38,6 +38,8 @@
 //!    hold beyond the cells is restored before the rest is computed, one piece a step, if that is faster
 //!    (`scheduler::restoring`).
 //! 5. Each step (`scheduler::batch`): one token for every decoding sequence, then whole prefill chunks under the budget.
+//!    One answer that has the step to itself brings a draft of what it is likely to say next, where measured times say that it
+//!    pays (`scheduler::draft`, `scheduler::drafting`); what the model does not say is taken back at once.
 //! 6. After a step new prefixes are published in the tree, tokens are sampled, text leaves as [`request::Event`]s
 //!    (`scheduler::emission` holds back half characters and possible stop texts). A closed receiver cancels between steps.
 //! 7. The end: what was computed stays in the tree as an evictable leaf and is copied below the cells beside later steps
@@ -75,7 +77,8 @@
 //! - An older answer is never failed for want of cells: the newest is parked and goes on later.
 //! - Nothing is truncated silently. Prompt text is in no log and no table. What changes of it, what `hob pin add` was given, and
 //!   the token ids beside saved K/V lie in files for hob's user alone.
-//! - The middle (`prompt`'s parts but for `asked`, `kept`, `store` and `moment`, all of `kv`, `scheduler::batch`, `scheduler::emission`)
+//! - The middle (`prompt`'s parts but for `asked`, `kept`, `store` and `moment`, all of `kv`, `scheduler::batch`, `scheduler::draft`,
+//!   `scheduler::emission`)
 //!   does no IO and reads no clock; each thread owns its state; no mutex on the way of a token.
 //! - Only `engine::llama` names llama.cpp, only `telemetry` SQLite, only `http` hyper and axum. `tests/it/tidy.rs` enforces it.
 

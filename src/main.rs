@@ -108,6 +108,9 @@ enum Command {
         /// Measure every number of threads instead, quiet and beside a busy one.
         #[arg(long)]
         threads: bool,
+        /// Measure answers with drafts against the same without instead.
+        #[arg(long, conflicts_with_all = ["threads", "request"])]
+        drafts: bool,
         /// The body of a chat completion, as a client sent it: measure its CPU outside the engine instead.
         #[arg(long, value_name = "BODY.json", conflicts_with = "threads")]
         request: Option<PathBuf>,
@@ -222,10 +225,11 @@ fn run(arguments: Arguments) -> Result<u8> {
                 }
             }
         }
-        Command::Bench { json, threads, request } => {
+        Command::Bench { json, threads, drafts, request } => {
             let scope = match request {
                 Some(body) => Scope::Request(body),
                 None if threads => Scope::Threads,
+                None if drafts => Scope::Drafts,
                 None => Scope::House,
             };
             bench(&load()?, &scope, Format::of(json, &out))?;

@@ -70,6 +70,11 @@ fn sections(stats: &Stats) -> Vec<(&'static str, Vec<String>)> {
             ],
         ));
     }
+    if tokens.drafted > 0 {
+        let share = 100.0 * tokens.accepted as f64 / tokens.drafted as f64;
+        let [drafted, accepted] = [tokens.drafted, tokens.accepted].map(grouped);
+        sections.push(("drafts", vec![format!("{share:.1} % accepted: {drafted} tokens guessed, {accepted} right")]));
+    }
     let rows = [("all", &ttft.all), ("warm", &ttft.warm), ("cold", &ttft.cold)];
     let ttft = rows.into_iter().filter_map(|(name, percentiles)| {
         let (p50, p95) = (milliseconds(percentiles.p50_ms?), milliseconds(percentiles.p95_ms?));
@@ -191,6 +196,8 @@ mod tests {
                 n_reused_disk: 0,
                 n_computed,
                 n_generated: 41,
+                n_drafted: if n_reused_cells == 0 { 0 } else { 20 },
+                n_accepted: if n_reused_cells == 0 { 0 } else { 17 },
                 queue: Duration::ZERO,
                 ttft: Some(Duration::from_millis(ttft_ms)),
                 prefill: Duration::from_millis(5 * n_computed as u64),
@@ -233,6 +240,7 @@ mod tests {
         reuse      64.0 % of all prompt tokens
                    7,206 in prompts, 4,610 reused, 2,596 computed
                    123 generated
+        drafts     85.0 % accepted: 40 tokens guessed, 34 right
         TTFT       all   p50    480 ms   p95    12.0 s   of 3
                    warm  p50    450 ms   p95    480 ms   of 2
                    cold  p50    12.0 s   p95    12.0 s   of 1
@@ -267,7 +275,7 @@ mod tests {
         let mut json: serde_json::Value = serde_json::from_str(&printed(&config, Format::Json)).unwrap();
         json["since_ms"] = 0.into();
         json["busiest"]["at_ms"] = 0.into();
-        insta::assert_snapshot!(json, @r#"{"since_ms":0,"requests":[{"finish":"stop","n_requests":2},{"finish":"length","n_requests":1}],"tokens":{"prompt":7206,"reused":4610,"computed":2596,"generated":123,"hit_rate":0.639744657230086},"ttft":{"all":{"n_requests":3,"p50_ms":480.0,"p95_ms":12000.0},"warm":{"n_requests":2,"p50_ms":450.0,"p95_ms":480.0},"cold":{"n_requests":1,"p50_ms":12000.0,"p95_ms":12000.0}},"speed":{"prefill":200.0,"prefill_median":200.0,"decode":20.0},"seconds_saved":23.05,"layout":{"saved":1310,"seconds_saved":6.55,"offered":140},"causes":[{"cause":"cold","n_requests":1,"n_computed":2402},{"cause":"appended","n_requests":2,"n_computed":194}],"evictions":[{"tier":"cells","cause":"cells","n_evictions":1,"n_tokens":1234},{"tier":"cells","cause":"idle","n_evictions":1,"n_tokens":600},{"tier":"ram","cause":"room","n_evictions":1,"n_tokens":410}],"restores":[{"result":"restored","n_restores":1,"n_tokens":600,"time_ms":31.0},{"result":"slower","n_restores":1,"n_tokens":40,"time_ms":31.0}],"more_ram":[{"n_bytes":268435456,"n_tokens":410}],"busiest":{"at_ms":0,"free":1000,"evictable":24,"pinned":2300,"held":772,"reserved":256,"n_running":2,"n_waiting":1}}"#);
+        insta::assert_snapshot!(json, @r#"{"since_ms":0,"requests":[{"finish":"stop","n_requests":2},{"finish":"length","n_requests":1}],"tokens":{"prompt":7206,"reused":4610,"computed":2596,"generated":123,"drafted":40,"accepted":34,"hit_rate":0.639744657230086},"ttft":{"all":{"n_requests":3,"p50_ms":480.0,"p95_ms":12000.0},"warm":{"n_requests":2,"p50_ms":450.0,"p95_ms":480.0},"cold":{"n_requests":1,"p50_ms":12000.0,"p95_ms":12000.0}},"speed":{"prefill":200.0,"prefill_median":200.0,"decode":20.0},"seconds_saved":23.05,"layout":{"saved":1310,"seconds_saved":6.55,"offered":140},"causes":[{"cause":"cold","n_requests":1,"n_computed":2402},{"cause":"appended","n_requests":2,"n_computed":194}],"evictions":[{"tier":"cells","cause":"cells","n_evictions":1,"n_tokens":1234},{"tier":"cells","cause":"idle","n_evictions":1,"n_tokens":600},{"tier":"ram","cause":"room","n_evictions":1,"n_tokens":410}],"restores":[{"result":"restored","n_restores":1,"n_tokens":600,"time_ms":31.0},{"result":"slower","n_restores":1,"n_tokens":40,"time_ms":31.0}],"more_ram":[{"n_bytes":268435456,"n_tokens":410}],"busiest":{"at_ms":0,"free":1000,"evictable":24,"pinned":2300,"held":772,"reserved":256,"n_running":2,"n_waiting":1}}"#);
     }
 
     #[test]

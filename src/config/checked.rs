@@ -113,6 +113,7 @@ impl Checker<'_> {
                 let configured = self.number("model.threads", raw.threads, 0..=512, 0);
                 self.surroundings.processors.threads(configured as usize)
             },
+            speculate: self.flag("model.speculate", raw.speculate, true),
             chat_template: self.path("model.chat_template", raw.chat_template),
         }
     }

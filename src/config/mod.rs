@@ -171,6 +171,8 @@ pub struct Model {
     pub kv_type: KvType,
     /// Already resolved: at least 1, never more than this process may use.
     pub threads: Threads,
+    /// Whether what repeats may be computed ahead of the model saying it.
+    pub speculate: bool,
     /// A Jinja file that replaces the model's own template.
     pub chat_template: Option<PathBuf>,
 }

@@ -48,6 +48,7 @@ section!(RawModel {
     gpu_layers: Value,
     kv_type: String,
     threads: i64,
+    speculate: bool,
     chat_template: String,
 });
 section!(RawCache { dir: String, ram: String, disk: String, learned_pins: f64, keep_days: i64 });

@@ -121,6 +121,7 @@ fn an_empty_file_means_the_defaults() {
                 decode: 3,
                 prefill: 3,
             },
+            speculate: true,
             chat_template: None,
         },
         cache: Cache {
@@ -161,6 +162,7 @@ fn every_value_can_be_set() {
         gpu_layers = 12
         kv_type = "q8_0"
         threads = 2
+        speculate = false
         chat_template = "/chat.jinja"
         [telemetry]
         path = "here.sqlite"
@@ -212,6 +214,7 @@ fn every_value_can_be_set() {
                 decode: 2,
                 prefill: 2,
             },
+            speculate: false,
             chat_template: Some(
                 "/chat.jinja",
             ),

@@ -43,7 +43,15 @@ pub struct SimulatedModel {
     attention: Attention,
     /// One answer in how many tokens ends at each token.
     end_odds: u64,
+    repeats: Option<Repeats>,
     faults: Faults,
+}
+
+/// See `SimulatedModel::repeating`.
+#[derive(Clone, Copy)]
+struct Repeats {
+    period: usize,
+    odds: u64,
 }
 
 /// Faults to inject into a running engine, and what it did: tests keep a clone.
@@ -144,11 +152,26 @@ impl SimulatedModel {
             n_context_train: 1 << 20,
             weight_bytes: 0,
         };
-        SimulatedModel { facts, vocab, template, attention: Attention::Full, end_odds: 48, faults: Faults::default() }
+        SimulatedModel {
+            facts,
+            vocab,
+            template,
+            attention: Attention::Full,
+            end_odds: 48,
+            repeats: None,
+            faults: Faults::default(),
+        }
     }
 
     pub fn attention(mut self, attention: Attention) -> SimulatedModel {
         self.attention = attention;
+        self
+    }
+
+    /// A model that says again what it sees `period` positions back, but for one token in `odds`, which is what it would say
+    /// anyway: where that is still depends on all that it sees.
+    pub fn repeating(mut self, period: usize, odds: u64) -> SimulatedModel {
+        self.repeats = Some(Repeats { period, odds });
         self
     }
 
@@ -211,6 +234,7 @@ impl Model for SimulatedModel {
             },
             attention: self.attention,
             end_odds: self.end_odds,
+            repeats: self.repeats,
             vocab: self.vocab.clone(),
             cells: vec![None; options.n_cells],
             sequences: vec![BTreeMap::new(); options.n_seq_max],
@@ -238,13 +262,21 @@ pub struct SimulatedEngine {
     limits: Limits,
     attention: Attention,
     end_odds: u64,
+    repeats: Option<Repeats>,
     vocab: Arc<dyn Vocab>,
     cells: Vec<Option<Cell>>,
     /// For each sequence: position → cell.
     sequences: Vec<BTreeMap<usize, usize>>,
     /// What each row of the last batch saw; `None` where no logits were wanted.
-    rows: Vec<Option<Vec<f32>>>,
+    rows: Vec<Option<Row>>,
     faults: Faults,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    logits: Vec<f32>,
+    /// What a repeating model would say again.
+    again: Option<Token>,
 }
 
 /// State of one request's simulated sampling.
@@ -287,6 +319,16 @@ impl SimulatedEngine {
             let content = self.cells[cell].as_ref().expect("a sequence's cells are taken").content;
             mix(mix(hash, at as u64), content)
         })
+    }
+
+    /// What stands in `seq` a period before `pos`, if that can be said.
+    fn again(&self, seq: SeqId, pos: usize) -> Option<Token> {
+        let from = pos.checked_sub(self.repeats?.period)?;
+        let cell = self.sequences[usize::from(seq.0)].get(&from)?;
+        let token = self.cells[*cell].as_ref().expect("a sequence's cells are taken").token;
+        let mut piece = Vec::new();
+        self.vocab.piece(token, &mut piece);
+        (!piece.is_empty() && !self.vocab.is_end(token)).then_some(token)
     }
 
     /// A free cell; a windowed memory also takes one that fell out of its only owner's window.
@@ -354,6 +396,12 @@ impl SimulatedEngine {
         }
         sampler.n_drawn += 1;
         let n_vocab = self.vocab.n_tokens() as u64;
+        if let Some(again) = self.rows[row].as_ref().and_then(|row| row.again)
+            && !mix(hash, 11).is_multiple_of(self.repeats.map_or(1, |repeats| repeats.odds))
+            && !sampler.banned.contains(&again)
+        {
+            return Ok(again);
+        }
         let wants_end = mix(hash, 3).is_multiple_of(self.end_odds);
         // Walk from a hashed place to the first token that may be said.
         let start = mix(hash, 5) % n_vocab;
@@ -446,7 +494,10 @@ impl Engine for SimulatedEngine {
             };
             self.cells[cell] = Some(Cell { token: token.token, pos: token.pos, content, n_owners: 0 });
             self.own(token.seq, token.pos, cell);
-            rows.push(token.wants_logits.then(|| logits(content, self.vocab.n_tokens())));
+            rows.push(token.wants_logits.then(|| Row {
+                logits: logits(content, self.vocab.n_tokens()),
+                again: self.again(token.seq, token.pos + 1),
+            }));
         }
         self.rows = rows;
         self.faults.n_computed.fetch_add(n_tokens, Ordering::SeqCst);
@@ -582,7 +633,7 @@ impl Engine for SimulatedEngine {
 
     fn logits(&self, row: usize) -> Result<&[f32], EngineError> {
         let row = self.rows.get(row).and_then(Option::as_ref);
-        Ok(row.ok_or_else(|| EngineError::Sampling("the row has no logits".to_owned()))?)
+        Ok(&row.ok_or_else(|| EngineError::Sampling("the row has no logits".to_owned()))?.logits)
     }
 }
 

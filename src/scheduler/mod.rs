@@ -2,13 +2,15 @@
 //!
 //! A *step* is one `decode` call: a token for every decoding sequence, then prefill chunks under the token budget.
 //! This file is the door: what others send in and what they can watch. It decides nothing. Inside, `batch` (who joins a
-//! step) and `emission` (what text may leave) are pure, `sequence` is one request's life, `pins` their state, `pinning` how they
+//! step), `draft` (what it may compute ahead) and `emission` (what text may leave) are pure, `drafting` puts drafts into steps, `sequence` is one request's life, `pins` their state, `pinning` how they
 //! come and go, `admission` says who runs, `saving` and `restoring` copy out of the cells and back beside the steps, `disk` is
 //! the door to files, `forgetting` what goes on demand, `step` is the loop.
 
 mod admission;
 mod batch;
 mod disk;
+mod draft;
+mod drafting;
 mod emission;
 mod forgetting;
 mod pinning;
@@ -161,6 +163,18 @@ pub struct Options {
     pub pins: Vec<Pin>,
     pub record: Recorder,
     pub open_lower: OpenLower,
+    pub speculation: Speculation,
+}
+
+/// When tokens are drafted and computed ahead. No answer depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Speculation {
+    Off,
+    /// Where it pays, as measured.
+    #[default]
+    Measured,
+    /// As if it cost nothing: for tests, whose steps take no time.
+    Free,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -373,6 +387,11 @@ fn open<M: Model>(
         status,
         record: options.record,
         speed: step::Speed::default(),
+        drafts: match options.speculation {
+            Speculation::Off => None,
+            Speculation::Measured => Some(draft::Costs::untried()),
+            Speculation::Free => Some(draft::Costs::free()),
+        },
         next_key: 0,
         n_steps: 0,
         sampled: None,

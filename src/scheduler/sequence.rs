@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use super::Submission;
 use super::batch::{Candidate, Priority, chunk_end};
+use super::draft::Drafter;
 use super::emission::Emission;
 use super::restoring::Restoring;
 use crate::engine::AnswerRules;
@@ -22,7 +23,7 @@ pub(super) const FIRST_RESERVATION: usize = 256;
 pub(super) const GROWTH: usize = 64;
 
 /// Events that one step may send for one sequence: logprobs, text, text that was held back, the end.
-const EVENTS_PER_STEP: usize = 4;
+pub(super) const EVENTS_PER_STEP: usize = 4;
 
 pub(super) struct Sequence<S> {
     /// Unique for the daemon's life; followers name their leader by it.
@@ -68,6 +69,11 @@ pub(super) struct Answer<S> {
     pub(super) emission: Emission,
     pub(super) max_tokens: usize,
     pub(super) n_generated: usize,
+    /// From the first step on that it had for itself.
+    pub(super) drafter: Option<Drafter>,
+    /// Tokens computed ahead for it, and those that were right.
+    pub(super) n_drafted: usize,
+    pub(super) n_accepted: usize,
     /// Prompt tokens computed for it so far.
     pub(super) n_computed: usize,
     pub(super) label: Label,
@@ -94,6 +100,9 @@ impl<S> Sequence<S> {
             sampler: None,
             max_tokens: submission.max_tokens.unwrap_or(usize::MAX),
             n_generated: 0,
+            drafter: None,
+            n_drafted: 0,
+            n_accepted: 0,
             n_computed: 0,
             label: submission.label,
             events: submission.events,
@@ -256,6 +265,8 @@ impl<S> Answer<S> {
             n_reused_disk: n_from_disk.min(cache.n_restored),
             n_computed: self.n_computed,
             n_generated: self.n_generated,
+            n_drafted: self.n_drafted,
+            n_accepted: self.n_accepted,
             queue: timings.queue,
             ttft: timings.ttft,
             prefill: timings.prefill,

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
 use super::batch::{self, Part, Priority};
+use super::draft::Costs;
 use super::emission::Emitted;
 use super::pins::Pins;
 use super::restoring::Reads;
@@ -60,6 +61,8 @@ pub(super) struct Scheduler<E: Engine> {
     pub(super) status: watch::Sender<Status>,
     pub(super) record: Recorder,
     pub(super) speed: Speed,
+    /// What drafts cost; `None`: none are made.
+    pub(super) drafts: Option<Costs>,
     pub(super) next_key: u64,
     pub(super) n_steps: u64,
     pub(super) sampled: Option<Instant>,
@@ -87,27 +90,35 @@ impl Speed {
     }
 }
 
+/// A sequence that ends with a step: its place among the running ones, how, and what the client is told if it failed.
+type End = (usize, Finish, Option<String>);
+
 impl<E: Engine> Scheduler<E> {
     /// Runs until the inbox closes or says stop.
     pub(super) fn run(mut self, inbox: Receiver<Command>) {
         while self.receive(&inbox) {
-            self.drop_gone();
-            self.follow_leaders();
-            self.admit();
-            self.grow();
-            self.let_idle_go();
-            // Before the step, which may take long, and after it, which may be the last for a while.
-            self.publish_status();
-            let n_copied = self.restore_some();
-            let n_prefill = self.step(n_copied);
-            if n_copied + n_prefill == 0 {
-                self.save_some();
-            }
-            self.write_some();
-            self.publish_status();
+            self.turn();
         }
         self.end_all();
         self.save_all(&inbox);
+    }
+
+    /// What happens between two looks into the inbox: at most one step.
+    pub(super) fn turn(&mut self) {
+        self.drop_gone();
+        self.follow_leaders();
+        self.admit();
+        self.grow();
+        self.let_idle_go();
+        // Before the step, which may take long, and after it, which may be the last for a while.
+        self.publish_status();
+        let n_copied = self.restore_some();
+        let n_prefill = self.step(n_copied);
+        if n_copied + n_prefill == 0 {
+            self.save_some();
+        }
+        self.write_some();
+        self.publish_status();
     }
 
     /// Cells that nobody uses any more are left to those who decode. After admission: who just came back keeps theirs.
@@ -156,7 +167,7 @@ impl<E: Engine> Scheduler<E> {
         }
     }
 
-    fn take(&mut self, command: Command) -> bool {
+    pub(super) fn take(&mut self, command: Command) -> bool {
         match command {
             Command::Submit(submission) => {
                 let sequence = Sequence::answer(self.take_key(), *submission, Instant::now());
@@ -229,13 +240,15 @@ impl<E: Engine> Scheduler<E> {
 
     /// Computes one batch and gives out what it brought; the number of prompt tokens in it.
     fn step(&mut self, n_copied: usize) -> usize {
-        let parts = batch::fill(&self.candidates(), self.cache.is_shared(), n_copied);
+        let mut parts = batch::fill(&self.candidates(), self.cache.is_shared(), n_copied);
         if parts.is_empty() {
             return 0;
         }
         self.n_steps += 1;
-        let batch = self.occupy(&parts);
         let n_prefill: usize = parts.iter().filter(|part| part.n > 1).map(|part| part.n).sum();
+        let draft = self.draft(&parts);
+        parts[0].n += draft.len();
+        let batch = self.occupy(&parts, &draft);
         let begun = Instant::now();
         match self.engine.decode(&batch) {
             Ok(()) => {
@@ -243,7 +256,11 @@ impl<E: Engine> Scheduler<E> {
                     self.speed.measure(n_prefill, begun.elapsed());
                     self.cache.speeds().prefill = self.speed.tokens_per_second;
                 }
-                self.absorb(&parts);
+                let ends = self.absorb(&parts, &draft);
+                self.time_draft(&parts, draft.len(), begun.elapsed());
+                for (index, finish, error) in ends {
+                    self.finish(index, finish, error);
+                }
             }
             Err(DecodeError::NoFreeCells { n_tokens }) => self.make_room(&parts, n_tokens),
             Err(DecodeError::Failed(reason)) => self.fail(&parts, &reason),
@@ -252,29 +269,31 @@ impl<E: Engine> Scheduler<E> {
         n_prefill
     }
 
-    /// Turns the parts into a batch; their cells are taken from now on.
-    fn occupy(&mut self, parts: &[Part]) -> Batch {
+    /// Turns the parts into a batch; their cells are taken from now on. `draft` stands behind the tokens of the only part.
+    fn occupy(&mut self, parts: &[Part], draft: &[Token]) -> Batch {
         let mut batch = Batch::default();
         for part in parts {
             let Running { sequence, standing } = &mut self.running[part.index];
             let n_past = standing.n_past();
             self.cache.occupy(&mut self.engine, standing, part.n);
             let is_answer = !sequence.is_warming();
-            batch.tokens.extend((n_past..n_past + part.n).map(|pos| BatchToken {
-                token: sequence.tokens[pos],
+            let tokens = sequence.tokens[n_past..].iter().chain(draft).take(part.n);
+            batch.tokens.extend((n_past..).zip(tokens).map(|(pos, &token)| BatchToken {
+                token,
                 pos,
                 seq: standing.seq,
-                wants_logits: is_answer && pos + 1 == sequence.tokens.len(),
+                wants_logits: is_answer && pos + 1 >= sequence.tokens.len(),
             }));
             sequence.served = self.n_steps;
         }
         batch
     }
 
-    /// After a successful step: new prefixes become findable, tokens are sampled, answers end.
-    fn absorb(&mut self, parts: &[Part]) {
+    /// After a successful step: new prefixes become findable, tokens are sampled. Gives the answers that end, from the back, so
+    /// that the places before stay true.
+    fn absorb(&mut self, parts: &[Part], draft: &[Token]) -> Vec<End> {
         let mut row = 0;
-        let mut ends: Vec<(usize, Finish, Option<String>)> = Vec::new();
+        let mut ends: Vec<End> = Vec::new();
         for part in parts {
             row += part.n;
             let Running { sequence, standing } = &mut self.running[part.index];
@@ -305,7 +324,7 @@ impl<E: Engine> Scheduler<E> {
                         ends.push((part.index, Finish::Stop, None));
                     }
                 }
-                Work::Answer(_) if n_past == sequence.tokens.len() => match self.sample(part.index, row - 1) {
+                Work::Answer(_) if n_past >= sequence.tokens.len() => match self.sample_along(part.index, row, draft) {
                     Ok(None) => {}
                     Ok(Some(finish)) => ends.push((part.index, finish, None)),
                     Err(error) => ends.push((part.index, Finish::Error, Some(error))),
@@ -313,15 +332,12 @@ impl<E: Engine> Scheduler<E> {
                 Work::Answer(_) => {}
             }
         }
-        // From the back, so that the places before stay true.
         ends.sort_by_key(|(index, ..)| std::cmp::Reverse(*index));
-        for (index, finish, error) in ends {
-            self.finish(index, finish, error);
-        }
+        ends
     }
 
     /// Draws the next token of the sequence at `index` after `row` and sends its text; `Some` if the answer ends.
-    fn sample(&mut self, index: usize, row: usize) -> Result<Option<Finish>, String> {
+    pub(super) fn sample(&mut self, index: usize, row: usize) -> Result<Option<Finish>, String> {
         let Running { sequence, .. } = &mut self.running[index];
         let Work::Answer(answer) = &mut sequence.work else { return Ok(None) };
         let sampler = answer.sampler.as_mut().expect("a running answer has a sampler");

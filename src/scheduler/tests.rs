@@ -1,5 +1,6 @@
 //! The scheduler as others see it, over the simulated engine: what is computed, what is said, what is left behind.
 
+mod drafts;
 mod rules;
 mod tiers;
 
@@ -45,6 +46,9 @@ struct Setup {
     is_gated: bool,
     lower: OpenLower,
     record: Recorder,
+    speculation: Speculation,
+    /// See `SimulatedModel::repeating`.
+    repeats: Option<(usize, u64)>,
 }
 
 impl Default for Setup {
@@ -58,12 +62,17 @@ impl Default for Setup {
             is_gated: false,
             lower: Box::new(|_, _| Lower::default()),
             record: Box::new(|_| {}),
+            speculation: Speculation::Free,
+            repeats: None,
         }
     }
 }
 
 fn try_house(setup: Setup) -> Result<House, StartError> {
-    let model = SimulatedModel::new().attention(setup.attention);
+    let mut model = SimulatedModel::new().attention(setup.attention);
+    if let Some((period, odds)) = setup.repeats {
+        model = model.repeating(period, odds);
+    }
     let faults = model.faults();
     if setup.is_gated {
         faults.gate(0);
@@ -77,6 +86,7 @@ fn try_house(setup: Setup) -> Result<House, StartError> {
         pins: setup.pins,
         record: setup.record,
         open_lower: setup.lower,
+        speculation: setup.speculation,
     };
     let (handle, thread) = start(Arc::new(model), options)?;
     Ok(House { handle, faults, thread: Some(thread) })

@@ -138,6 +138,7 @@ pub struct Label {
 
 /// One thing to remember.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a box would cost each request an allocation, and the others are rare")]
 pub enum Record {
     Request(RequestRecord),
     Eviction(EvictionRecord),
@@ -158,6 +159,9 @@ pub struct RequestRecord {
     /// Prompt tokens computed for it: the rest, or less if it ended before its prompt was done.
     pub n_computed: usize,
     pub n_generated: usize,
+    /// Tokens that were guessed and computed ahead of being said, and those of them that were said.
+    pub n_drafted: usize,
+    pub n_accepted: usize,
     pub queue: Duration,
     pub ttft: Option<Duration>,
     /// Time from admission to the end of the prompt.

@@ -53,6 +53,10 @@ pub struct Tokens {
     pub reused: u64,
     pub computed: u64,
     pub generated: u64,
+    /// Guessed and computed before the model had said them.
+    pub drafted: u64,
+    /// Of those, the ones that it said.
+    pub accepted: u64,
     /// `reused` ÷ `prompt`; `None`: there was no prompt.
     pub hit_rate: Option<f64>,
 }
@@ -273,14 +277,14 @@ fn stats(connection: &Connection, since_ms: i64) -> rusqlite::Result<Stats> {
 
 fn tokens(connection: &Connection, since_ms: i64) -> rusqlite::Result<Tokens> {
     let sql = "SELECT total(n_prompt), total(n_reused_cells + n_reused_ram + n_reused_disk), total(n_computed),
-            total(n_generated)
+            total(n_generated), total(n_drafted), total(n_accepted)
         FROM requests WHERE at_ms >= ? AND finish <> 'refused'";
-    let [prompt, reused, computed, generated] = connection.query_row(sql, [since_ms], |row| {
+    let [prompt, reused, computed, generated, drafted, accepted] = connection.query_row(sql, [since_ms], |row| {
         let sum = |index| row.get::<_, f64>(index).map(|sum| sum as u64);
-        Ok([sum(0)?, sum(1)?, sum(2)?, sum(3)?])
+        Ok([sum(0)?, sum(1)?, sum(2)?, sum(3)?, sum(4)?, sum(5)?])
     })?;
     let hit_rate = (prompt > 0).then(|| reused as f64 / prompt as f64);
-    Ok(Tokens { prompt, reused, computed, generated, hit_rate })
+    Ok(Tokens { prompt, reused, computed, generated, drafted, accepted, hit_rate })
 }
 
 fn layout(connection: &Connection, since_ms: i64, median: Option<f64>) -> rusqlite::Result<LayoutStats> {
@@ -414,6 +418,8 @@ mod tests {
                     n_reused_cells: 0,
                     n_computed: 0,
                     n_generated: 0,
+                    n_drafted: 0,
+                    n_accepted: 0,
                     ttft: None,
                     prefill: Duration::ZERO,
                     ..request()
@@ -457,6 +463,8 @@ mod tests {
                 reused: 2859,
                 computed: 2141,
                 generated: 55,
+                drafted: 35,
+                accepted: 25,
                 hit_rate: Some(
                     0.4765,
                 ),

@@ -158,6 +158,12 @@ CREATE TABLE missed (
 ) STRICT;
 CREATE INDEX missed_at_ms ON missed (at_ms);
 ",
+    "
+-- Tokens that were guessed and computed before the model had said them.
+ALTER TABLE requests ADD COLUMN n_drafted INTEGER NOT NULL DEFAULT 0;
+-- Those of them that it said.
+ALTER TABLE requests ADD COLUMN n_accepted INTEGER NOT NULL DEFAULT 0;
+",
 ];
 
 /// The tables that records go to, each with a column `at_ms`.
@@ -258,7 +264,7 @@ mod tests {
     fn a_newer_database_is_refused() {
         let mut connection = at_version(VERSION, MIGRATIONS);
         connection.pragma_update(None, "user_version", VERSION as u32 + 1).unwrap();
-        insta::assert_snapshot!(migrate(&mut connection, Path::new("/var/lib/hob/hob.sqlite")).unwrap_err(), @"telemetry database /var/lib/hob/hob.sqlite has version 5, this hob knows 4; use the hob that wrote it");
+        insta::assert_snapshot!(migrate(&mut connection, Path::new("/var/lib/hob/hob.sqlite")).unwrap_err(), @"telemetry database /var/lib/hob/hob.sqlite has version 6, this hob knows 5; use the hob that wrote it");
     }
 
     #[test]

@@ -168,10 +168,10 @@ fn write(connection: &mut Connection, records: &[(i64, Record)]) -> rusqlite::Re
 fn insert_request(connection: &Connection, at_ms: i64, request: &RequestRecord) -> rusqlite::Result<()> {
     let sql = "INSERT INTO requests (at_ms, id, client, profile, dialect, n_prompt, n_reused_cells, n_reused_ram,
             n_reused_disk, n_computed, n_generated, queue_ms, ttft_ms, prefill_ms, decode_ms, finish, cause, miss_at,
-            layout, n_saved, n_offered, plan)
+            layout, n_saved, n_offered, plan, n_drafted, n_accepted)
         VALUES (:at_ms, :id, :client, :profile, :dialect, :n_prompt, :n_reused_cells, :n_reused_ram,
             :n_reused_disk, :n_computed, :n_generated, :queue_ms, :ttft_ms, :prefill_ms, :decode_ms, :finish, :cause,
-            :miss_at, :layout, :n_saved, :n_offered, :plan)";
+            :miss_at, :layout, :n_saved, :n_offered, :plan, :n_drafted, :n_accepted)";
     let plan = request.label.plan.as_deref();
     let n_reused = request.n_reused_cells + request.n_reused_ram + request.n_reused_disk;
     let n_gained = plan.map_or(0, |plan| plan.n_gained(n_reused));
@@ -201,6 +201,8 @@ fn insert_request(connection: &Connection, at_ms: i64, request: &RequestRecord) 
         ":n_saved": integer(if is_observed { 0 } else { n_gained }),
         ":n_offered": integer(if is_observed { n_gained } else { 0 }),
         ":plan": written,
+        ":n_drafted": integer(request.n_drafted),
+        ":n_accepted": integer(request.n_accepted),
     })?;
     Ok(())
 }
@@ -292,6 +294,8 @@ pub(super) mod tests {
             n_reused_disk: 0,
             n_computed: 100,
             n_generated: 11,
+            n_drafted: 7,
+            n_accepted: 5,
             queue: Duration::from_millis(5),
             ttft: Some(Duration::from_millis(520)),
             prefill: Duration::from_millis(500),
@@ -410,6 +414,8 @@ pub(super) mod tests {
             [Record::Request(RequestRecord {
                 label: Label { profile: None, ..request().label },
                 n_generated: 1,
+                n_drafted: 0,
+                n_accepted: 0,
                 ttft: None,
                 prefill: Duration::ZERO,
                 ..request()
@@ -434,8 +440,8 @@ pub(super) mod tests {
             }
         }
         insta::assert_snapshot!(rows, @"
-        requests: row=1 at_ms=1000 id=r1 client=127.0.0.1 profile=house dialect=openai n_prompt=1000 n_reused_cells=900 n_reused_ram=0 n_reused_disk=0 n_computed=100 n_generated=11 queue_ms=5.0 ttft_ms=520.0 prefill_ms=500.0 decode_ms=2000.0 prefill_tokens_per_s=200.0 decode_tokens_per_s=5.0 finish=stop cause=appended miss_at=900 layout=NULL n_saved=0 n_offered=0 plan=NULL
-        requests: row=2 at_ms=2000 id=r1 client=127.0.0.1 profile=NULL dialect=openai n_prompt=1000 n_reused_cells=900 n_reused_ram=0 n_reused_disk=0 n_computed=100 n_generated=1 queue_ms=5.0 ttft_ms=NULL prefill_ms=0.0 decode_ms=2000.0 prefill_tokens_per_s=NULL decode_tokens_per_s=NULL finish=stop cause=appended miss_at=900 layout=NULL n_saved=0 n_offered=0 plan=NULL
+        requests: row=1 at_ms=1000 id=r1 client=127.0.0.1 profile=house dialect=openai n_prompt=1000 n_reused_cells=900 n_reused_ram=0 n_reused_disk=0 n_computed=100 n_generated=11 queue_ms=5.0 ttft_ms=520.0 prefill_ms=500.0 decode_ms=2000.0 prefill_tokens_per_s=200.0 decode_tokens_per_s=5.0 finish=stop cause=appended miss_at=900 layout=NULL n_saved=0 n_offered=0 plan=NULL n_drafted=7 n_accepted=5
+        requests: row=2 at_ms=2000 id=r1 client=127.0.0.1 profile=NULL dialect=openai n_prompt=1000 n_reused_cells=900 n_reused_ram=0 n_reused_disk=0 n_computed=100 n_generated=1 queue_ms=5.0 ttft_ms=NULL prefill_ms=0.0 decode_ms=2000.0 prefill_tokens_per_s=NULL decode_tokens_per_s=NULL finish=stop cause=appended miss_at=900 layout=NULL n_saved=0 n_offered=0 plan=NULL n_drafted=0 n_accepted=0
         cells: row=1 at_ms=1000 n_free=60 n_evictable=20 n_pinned=30 n_held=40 n_reserved=7 n_running=2 n_waiting=1
         ");
     }

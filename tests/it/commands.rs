@@ -195,6 +195,8 @@ fn why_reads_what_a_daemon_that_is_off_has_left() {
             n_reused_disk: 0,
             n_computed: 10,
             n_generated: 1,
+            n_drafted: 0,
+            n_accepted: 0,
             queue: Default::default(),
             ttft: None,
             prefill: Default::default(),

@@ -242,6 +242,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
             gpu_layers: GpuLayers::All,
             kv_type: setup.kv_type,
             threads: Threads::same(std::thread::available_parallelism().map_or(1, |n| n.get() - 1).max(1)),
+            speculate: true,
             chat_template: None,
         },
         cache: setup.cache.configuration(&folder),

@@ -6,6 +6,7 @@
 
 mod bodies;
 mod client;
+mod drafts;
 mod engine;
 pub mod lookup;
 mod outside;
@@ -54,6 +55,8 @@ pub enum Scope {
     House,
     /// Every number of threads, quiet and beside a busy one.
     Threads,
+    /// Answers with drafts against the same without.
+    Drafts,
     /// The CPU of one body: needs no weights.
     Request(PathBuf),
 }
@@ -89,7 +92,7 @@ pub enum BenchError {
 pub fn run(config: &Config, scope: &Scope, format: super::format::Format, out: impl Write) -> Result<(), BenchError> {
     let model = match scope {
         Scope::Request(_) => super::model::load_vocabulary(config)?,
-        Scope::House | Scope::Threads => super::model::load(config)?,
+        Scope::House | Scope::Threads | Scope::Drafts => super::model::load(config)?,
     };
     Ok(bench(config, model, scope)?.write(format, out)?)
 }
@@ -104,13 +107,14 @@ pub fn bench<M: Model>(config: &Config, model: Arc<M>, scope: &Scope) -> Result<
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let bench = Bench { config, model, profiles, runtime };
-    let (mut outside, mut house, mut threads) = (None, None, None);
+    let (mut outside, mut house, mut threads, mut drafts) = (None, None, None, None);
     match scope {
         Scope::House => {
             outside = Some(bench.outside(None)?);
             house = Some(House { lookup: bench.lookup(), speed: bench.speed()?, ttft: bench.ttft()? });
         }
         Scope::Threads => threads = Some(threads::measure(&*bench.model, &bench.context(0), cpus)?),
+        Scope::Drafts => drafts = Some(drafts::measure(&bench)?),
         Scope::Request(path) => outside = Some(bench.outside(Some(path))?),
     }
     let variable = |name| std::env::var(name).ok();
@@ -128,6 +132,7 @@ pub fn bench<M: Model>(config: &Config, model: Arc<M>, scope: &Scope) -> Result<
         house,
         outside,
         threads,
+        drafts,
     })
 }
 
@@ -351,6 +356,21 @@ mod tests {
             [false, true].into_iter().flat_map(|is_busy| numbers.clone().map(move |n| (is_busy, n))).collect();
         assert_eq!(places, expected);
         assert_eq!(rows.iter().filter(|row| row.is_configured).count(), 2);
+    }
+
+    #[test]
+    fn drafts_are_measured_against_plain_steps() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = SimulatedModel::new().repeating(40, 1 << 20);
+        let report = bench(&house(folder.path()), Arc::new(model), &Scope::Drafts).unwrap();
+        let [calls, prose] = &report.drafts.unwrap()[..] else { panic!("two texts") };
+        assert_eq!((calls.n_tokens, prose.n_tokens), (3 * 192, 3 * 192));
+        for row in [calls, prose] {
+            assert!(row.n_accepted <= row.n_drafted && row.plain_tokens_per_second > 0.0, "{row:?}");
+            let ratio = row.drafting_tokens_per_second / row.plain_tokens_per_second;
+            assert!((row.drafting_by_plain - ratio).abs() < 1e-9);
+            assert_eq!(row.goal.is_met, ratio >= row.goal.at_least);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::drafts::Drafts;
 use super::lookup::N_HELD;
 use super::outside::Outside;
 use super::threads::ThreadRow;
@@ -22,6 +23,8 @@ pub struct Report {
     pub outside: Option<Vec<Outside>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<Vec<ThreadRow>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drafts: Option<Vec<Drafts>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -119,6 +122,23 @@ impl Goal {
     }
 }
 
+/// A lower number, and whether what was measured reaches it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Floor {
+    pub at_least: f64,
+    pub is_met: bool,
+}
+
+impl Floor {
+    pub(super) fn at_least(at_least: f64, measured: f64) -> Floor {
+        Floor { at_least, is_met: measured >= at_least }
+    }
+
+    fn text(self, format: Format) -> String {
+        format!("   goal ≥ {}: {}", self.at_least, verdict(self.is_met, format))
+    }
+}
+
 impl Report {
     pub fn write(&self, format: Format, mut out: impl Write) -> io::Result<()> {
         if format == Format::Json {
@@ -136,6 +156,9 @@ impl Report {
         }
         if let Some(rows) = &self.threads {
             write_threads(format, rows, &mut out)?;
+        }
+        if let Some(rows) = &self.drafts {
+            write_drafts(format, rows, &mut out)?;
         }
         Ok(())
     }
@@ -182,9 +205,12 @@ fn goal_line(label: impl Into<String>, value: String, goal: Goal, unit: &'static
 
 impl Goal {
     fn text(self, format: Format, unit: &str) -> String {
-        let text = format!("   goal ≤ {}{unit}: ", self.at_most);
-        text + &if self.is_met { format.green("met") } else { format.red("missed") }
+        format!("   goal ≤ {}{unit}: {}", self.at_most, verdict(self.is_met, format))
     }
+}
+
+fn verdict(is_met: bool, format: Format) -> String {
+    if is_met { format.green("met") } else { format.red("missed") }
 }
 
 impl Ttft {
@@ -265,6 +291,26 @@ fn write_threads(format: Format, rows: &[ThreadRow], out: &mut impl Write) -> io
     Ok(())
 }
 
+fn write_drafts(format: Format, rows: &[Drafts], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "\n{}", format.bold("Drafts, tokens/s"))?;
+    writeln!(out, "  {:<24}{:>10}{:>10}{:>8}   accepted of drafted", "", "plain", "drafting", "ratio")?;
+    for row in rows {
+        writeln!(
+            out,
+            "  {:<24}{:>10.1}{:>10.1}{:>8.2}   {} of {}, {} said{}",
+            row.text,
+            row.plain_tokens_per_second,
+            row.drafting_tokens_per_second,
+            row.drafting_by_plain,
+            row.n_accepted,
+            row.n_drafted,
+            row.n_tokens,
+            row.goal.text(format)
+        )?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,6 +365,16 @@ mod tests {
                 outside("tool-loop continuation", 5.2, Some(5.0)),
             ]),
             threads: Some(vec![threads(1, false), threads(2, true)]),
+            drafts: Some(vec![Drafts {
+                text: "prose",
+                n_tokens: 576,
+                n_drafted: 9,
+                n_accepted: 4,
+                plain_tokens_per_second: 100.0,
+                drafting_tokens_per_second: 99.0,
+                drafting_by_plain: 0.99,
+                goal: Floor::at_least(0.97, 0.99),
+            }]),
             house: Some(House {
                 ttft: Ttft {
                     profile: "house".to_owned(),
@@ -383,13 +439,17 @@ mod tests {
                                       prefill 256 tokens       decode 30 steps
           1 quiet                              600 (650)           450 (11400)   configured
           2 beside a busy thread               600 (650)           450 (11400)
+
+        Drafts, tokens/s
+                                       plain  drafting   ratio   accepted of drafted
+          prose                        100.0      99.0    0.99   4 of 9, 576 said   goal ≥ 0.97: met
         "#);
     }
 
     #[test]
     fn what_is_missed_is_red() {
         let text = printed(Format::Coloured);
-        assert_eq!((text.matches("\x1b[31mmissed").count(), text.matches("\x1b[32mmet").count()), (2, 3));
+        assert_eq!((text.matches("\x1b[31mmissed").count(), text.matches("\x1b[32mmet").count()), (2, 4));
     }
 
     #[test]
@@ -549,6 +609,21 @@ mod tests {
               "prefill_worst_ms": 650.0,
               "decode_ms": 450.0,
               "decode_worst_ms": 11400.0
+            }
+          ],
+          "drafts": [
+            {
+              "text": "prose",
+              "tokens": 576,
+              "drafted": 9,
+              "accepted": 4,
+              "plain_tokens_per_second": 100.0,
+              "drafting_tokens_per_second": 99.0,
+              "drafting_by_plain": 0.99,
+              "goal": {
+                "at_least": 0.97,
+                "is_met": true
+              }
             }
           ]
         }

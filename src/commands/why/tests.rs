@@ -61,6 +61,8 @@ fn request(id: &str, n_reused_cells: usize, cause: &'static str) -> RequestRecor
         n_reused_disk: 0,
         n_computed: 1_530 - n_reused_cells,
         n_generated: 41,
+        n_drafted: 0,
+        n_accepted: 0,
         queue: Duration::ZERO,
         ttft: Some(Duration::from_millis(6_100)),
         prefill: Duration::from_millis(6_072),

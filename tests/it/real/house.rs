@@ -8,7 +8,7 @@ use std::time::Instant;
 use hob::engine::llama::{LoadedModel, Weights};
 use hob::engine::{Gpu, GpuLayers, KvType, Model, Special, Threads};
 use hob::request::{Done, Event, Owner, Sampling, Token, TokenPrompt};
-use hob::scheduler::{self, Options, Pin, SchedulerHandle, Status, Submission};
+use hob::scheduler::{self, Options, Pin, SchedulerHandle, Speculation, Status, Submission};
 use hob::telemetry::Record;
 use tokio::sync::mpsc;
 
@@ -52,11 +52,12 @@ pub(super) struct Setup {
     pub(super) parallel: usize,
     pub(super) kv_type: KvType,
     pub(super) pins: Vec<Pin>,
+    pub(super) speculation: Speculation,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { n_cells: 2048, parallel: 4, kv_type: KvType::F16, pins: Vec::new() }
+        Setup { n_cells: 2048, parallel: 4, kv_type: KvType::F16, pins: Vec::new(), speculation: Speculation::Off }
     }
 }
 
@@ -81,6 +82,7 @@ impl House {
             threads: Threads::same(1),
             pins: setup.pins,
             open_lower: Box::new(|_, _| scheduler::Lower::default()),
+            speculation: setup.speculation,
             record: Box::new(move |record| {
                 if matches!(record, Record::Request(_)) {
                     ended.mark_ended();
@@ -93,12 +95,19 @@ impl House {
 
     /// Most likely tokens; an answer ends by its number of tokens alone.
     pub(super) fn submit(&self, owner: Owner, prompt: &TokenPrompt, max_tokens: usize) -> mpsc::Receiver<Event> {
+        self.submit_sampled(owner, prompt, max_tokens, Sampling { temperature: 0.0, ..Sampling::default() })
+    }
+
+    /// The same with other tokens than the most likely ones.
+    pub(super) fn submit_sampled(
+        &self,
+        owner: Owner,
+        prompt: &TokenPrompt,
+        max_tokens: usize,
+        sampling: Sampling,
+    ) -> mpsc::Receiver<Event> {
         let ends = (0..self.vocab.n_tokens() as i32).map(Token).filter(|&token| self.vocab.is_end(token));
-        let sampling = Sampling {
-            temperature: 0.0,
-            logit_bias: ends.map(|token| (token, -100.0)).collect(),
-            ..Sampling::default()
-        };
+        let sampling = Sampling { logit_bias: ends.map(|token| (token, -100.0)).collect(), ..sampling };
         let (events, receiver) = mpsc::channel(4096);
         let submission = Submission {
             prompt: prompt.clone(),

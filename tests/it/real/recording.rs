@@ -229,7 +229,9 @@ impl<E: Engine> Engine for RecordingEngine<E> {
         for (row, token) in batch.tokens.iter().enumerate().filter(|(_, token)| token.wants_logits) {
             let logits = self.engine.logits(row).unwrap().to_vec();
             let order = if is_rewindable { order_of(&self.engine.state(token.seq).unwrap()) } else { Vec::new() };
-            let tokens = written.mirror[usize::from(token.seq.0)].iter().map(|cell| cell.token).collect();
+            // What the batch has behind it, of a draft, it does not see.
+            let seen = &written.mirror[usize::from(token.seq.0)][..=token.pos];
+            let tokens = seen.iter().map(|cell| cell.token).collect();
             let n_own = batch.tokens.iter().filter(|other| other.seq == token.seq).count();
             written.rows.push(Row { tokens, logits, order, n_batch: batch.tokens.len(), n_own });
         }
