@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
+use super::answers::Answers;
 use super::asked::{PinWish, Wishes};
 use super::echoes::Calls;
 use super::heads::{Heads, Shown};
@@ -19,7 +20,7 @@ use super::live::{Fit, Input, Laid, Mode};
 use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, opened_by_user, part_live};
 use super::regions::{self, Region, Regions};
 use super::seen::Wish;
-use super::sentinel::Controls;
+use super::sentinel::{Controls, Reserved};
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
 use super::{
@@ -27,7 +28,7 @@ use super::{
     ToolsUse, Volatility, calls, clock, house_live, refused, wanted,
 };
 use crate::engine::{ChatTemplate, Special, Vocab};
-use crate::request::{LayoutMode, Message, Owner, Request, Role, Token, TokenPrompt};
+use crate::request::{LayoutMode, Message, Owner, Request, Role, Token, TokenPrompt, Wanted};
 
 pub struct Planner {
     vocab: Arc<dyn Vocab>,
@@ -36,6 +37,7 @@ pub struct Planner {
     landing: Landing,
     controls: Arc<Controls>,
     toolsets: Toolsets,
+    answers: Answers,
     tokeniser: Tokeniser,
     heads: Heads,
     layout: Layout,
@@ -80,6 +82,7 @@ impl Planner {
             landing: Landing::find(template.as_ref(), &controls),
             tokeniser: Tokeniser::new(vocab.clone(), controls.clone()),
             vocab,
+            answers: Answers::new(template.clone()),
             toolsets: Toolsets::new(template, controls.clone()),
             heads: Heads::new(controls.clone()),
             controls,
@@ -210,13 +213,27 @@ impl Planner {
     ) -> Result<Planned, PromptError> {
         let started = Instant::now();
         let house = self.house(&request.model)?;
-        let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, is_stored, .. } =
-            self;
+        let Planner {
+            vocab,
+            houses,
+            landing,
+            controls,
+            toolsets,
+            answers,
+            tokeniser,
+            heads,
+            layout,
+            kept,
+            is_stored,
+            ..
+        } = self;
         let is_stored = *is_stored;
         let house = house.map(|house_idx| &houses[house_idx]);
         // In `optimise` each prompt shows the pins' day, and the live block the true one.
         let is_frozen = mode == Mode::Optimise && landing.prints_date;
-        let shown = Shown::at(if is_frozen { &self.pinned } else { now });
+        let mut wanted = wanted::with_default(&request.wanted, house.and_then(|house| house.thinking)).into_owned();
+        guard_args(&mut wanted, controls)?;
+        let shown = Shown::at(if is_frozen { &self.pinned } else { now }, wanted);
         let house_slots = match with_house {
             true => {
                 let live = house.map(|house| (self.house_live)(&house.name)).unwrap_or_default();
@@ -229,8 +246,7 @@ impl Planner {
         let by_fallback = toolsets.by_fallback();
         let toolset = toolsets.get(tools)?;
         wanted::check(&request.wanted, tools)?;
-        let wanted = wanted::with_default(&request.wanted, house.and_then(|house| house.thinking));
-        let (answer_rules, reader) = toolset.prepared.answer(&wanted).map_err(refused)?;
+        let mut answer = answers.get(toolset, tools, &shown.wanted, false)?;
         let prepared = Instant::now();
 
         // Before anything moves, so that an error names the client's own message.
@@ -274,7 +290,9 @@ impl Planner {
         let mut arrangement = arrange(&parted);
         let arranged = Instant::now();
 
-        let render = |arrangement: &Arrangement| toolset.prepared.render_at(&arrangement.messages, true, shown.unix_s);
+        let render = |arrangement: &Arrangement| {
+            toolset.prepared.render_at(&arrangement.messages, true, shown.unix_s, &shown.wanted)
+        };
         let mut text = render(&arrangement);
         let opened = if text.is_err() { opened_by_user(&parted) } else { None };
         if let Some(opened) = &opened {
@@ -283,9 +301,14 @@ impl Planner {
             text = render(&arrangement).or(text);
         }
         let text = text.map_err(refused)?;
+        if !text.ends_with(&answer.opening) {
+            let other = answers.get(toolset, tools, &shown.wanted, true)?;
+            // If it is neither, reader and grammar agree with each other at least.
+            answer = if text.ends_with(&other.opening) { other } else { answer };
+        }
         let Arrangement { messages, mut sections, ends } = arrangement;
         part_live(&mut sections, &laid.messages, &laid.live);
-        let stable = heads.find(toolset, &messages, &ends, shown, tokeniser).unwrap_or_else(|error| {
+        let stable = heads.find(toolset, &messages, &ends, &shown, tokeniser).unwrap_or_else(|error| {
             // The request itself renders, and cuts are only worth time.
             tracing::debug!(%error, "no cuts");
             vec![None; ends.len()]
@@ -333,8 +356,8 @@ impl Planner {
             tools: ToolsUse::default(),
             record: laid.record,
             opening: tokeniser.opening(&text).to_owned(),
-            rules: Arc::new(answer_rules),
-            reader: Arc::from(reader),
+            rules: answer.rules,
+            reader: answer.reader,
             max_tokens: request.max_tokens.or(house.and_then(|house| house.max_tokens)),
             timings: PlanTimings {
                 plan: (arranged - prepared) + tokenised.elapsed(),
@@ -371,7 +394,7 @@ impl Planner {
     /// What to keep warm: of each profile the head that all its requests share. A profile without a stable end has none.
     pub fn pins(&mut self) -> Result<Vec<Head>, PromptError> {
         let Planner { houses, landing, toolsets, tokeniser, heads, .. } = self;
-        let shown = Shown::at(&self.pinned);
+        let shown = Shown::at(&self.pinned, Wanted::default());
         let by_fallback = toolsets.by_fallback();
         let mut pins = Vec::with_capacity(houses.len());
         for house in houses.iter() {
@@ -380,7 +403,7 @@ impl Planner {
             let Arrangement { messages, mut sections, ends } = arrange_for_house(house, &[], false, &rules);
             let mut cuts = Vec::with_capacity(ends.len());
             let mut tokens: Vec<Token> = Vec::new();
-            for (end, head) in ends.iter().zip(heads.find(toolset, &messages, &ends, shown, tokeniser)?) {
+            for (end, head) in ends.iter().zip(heads.find(toolset, &messages, &ends, &shown, tokeniser)?) {
                 if let Some(head) = head.filter(|head| head.len() > tokens.len()) {
                     sections[end.section_idx].cut = Some(head.len());
                     cuts.push(head.len());
@@ -508,6 +531,18 @@ pub fn forget_files(layout: &Path, wishes: &Path, whose: Option<Owner>) -> Resul
         return Err(format!("{} cannot be written", layout.display()));
     }
     Wishes::load(wishes).forget(whose).map(drop)
+}
+
+/// Keeps control tokens that are spelled in what a template may ask for text, as in messages.
+fn guard_args(wanted: &mut Wanted, controls: &Controls) -> Result<(), PromptError> {
+    let reserved = |place: String| move |Reserved(code)| PromptError::ReservedElsewhere { place, code };
+    for (name, json) in &mut wanted.template_args {
+        controls.guard_json(json).map_err(reserved(format!("chat_template_kwargs.{name}")))?;
+    }
+    if let Some(effort) = &mut wanted.thinking.effort {
+        controls.guard(effort).map_err(reserved("reasoning_effort".to_owned()))?;
+    }
+    Ok(())
 }
 
 /// Tokens in front of the conversation's turns.

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::engine::{ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
-use crate::request::{Message, Role, Token};
+use crate::request::{Message, Role, Token, Wanted};
 
 /// One token a byte, and the control tokens of ChatML.
 pub struct ByteVocab {
@@ -143,12 +143,18 @@ struct PreparedDated(Box<dyn PreparedTemplate>);
 impl PreparedTemplate for PreparedDated {
     fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs() as i64);
-        self.render_at(messages, open_answer, now)
+        self.render_at(messages, open_answer, now, &Wanted::default())
     }
 
-    fn render_at(&self, messages: &[Message], open_answer: bool, unix_s: i64) -> Result<String, EngineError> {
+    fn render_at(
+        &self,
+        messages: &[Message],
+        open_answer: bool,
+        unix_s: i64,
+        wanted: &Wanted,
+    ) -> Result<String, EngineError> {
         let day = unix_s.div_euclid(24 * 3600);
-        let text = self.0.render_at(messages, open_answer, unix_s)?;
+        let text = self.0.render_at(messages, open_answer, unix_s, wanted)?;
         Ok(format!("{TURN_START}date\nDay {day}{TURN_END}\n{text}"))
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{LlamaTemplate, Source};
 use crate::engine::ChatTemplate;
-use crate::request::{Message, Role, ToolCall};
+use crate::request::{Message, Role, ToolCall, Wanted};
 
 const CONVERSATIONS: &str = include_str!("conversations.json");
 const REFERENCE: &str = include_str!("transformers.py");
@@ -260,7 +260,7 @@ fn render(template: &LlamaTemplate, tools: &Value, talk: &Value) -> Option<Strin
     let tools: Vec<String> = tools.into_iter().flatten().map(Value::to_string).collect();
     let messages: Vec<Message> = talk["messages"].as_array().unwrap().iter().map(message).collect();
     let opens_answer = talk["names"]["add_generation_prompt"] != false;
-    template.prepare(&tools).unwrap().render_at(&messages, opens_answer, NOW).ok()
+    template.prepare(&tools).unwrap().render_at(&messages, opens_answer, NOW, &Wanted::default()).ok()
 }
 
 /// A message as OpenAI's API has it.
