@@ -45,6 +45,8 @@ pub(crate) struct Setup {
     pub(crate) live: Vec<ProfileFiles>,
     /// Outlives the daemon; `None`: one of its own.
     pub(crate) state: Option<PathBuf>,
+    /// Drafts are computed, too, and counted by the engine.
+    pub(crate) speculates: bool,
 }
 
 /// The tiers below the cells.
@@ -74,6 +76,7 @@ impl Default for Setup {
             weights: "weights",
             live: Vec::new(),
             state: None,
+            speculates: true,
         }
     }
 }
@@ -242,7 +245,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
             gpu_layers: GpuLayers::All,
             kv_type: setup.kv_type,
             threads: Threads::same(std::thread::available_parallelism().map_or(1, |n| n.get() - 1).max(1)),
-            speculate: true,
+            speculate: setup.speculates,
             chat_template: None,
         },
         cache: setup.cache.configuration(&folder),

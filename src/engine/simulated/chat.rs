@@ -2,7 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::engine::{ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
+use super::answers;
+use crate::engine::{Answer, ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
 use crate::request::{Message, Role, Token, Wanted};
 
 /// One token a byte, and the control tokens of ChatML.
@@ -87,6 +88,10 @@ impl ChatTemplate for ChatMl {
         let tools = if self.takes_tools { tools.to_vec() } else { Vec::new() };
         Ok(Box::new(PreparedChatMl { tools }))
     }
+
+    fn answer(&self, tools: &[String], wanted: &Wanted, _follows_result: bool) -> Result<Answer, EngineError> {
+        answers::answer(tools, wanted)
+    }
 }
 
 struct PreparedChatMl {
@@ -135,6 +140,10 @@ impl<T: ChatTemplate> ChatTemplate for Dated<T> {
 
     fn prepare(&self, tools: &[String]) -> Result<Box<dyn PreparedTemplate>, EngineError> {
         Ok(Box::new(PreparedDated(self.0.prepare(tools)?)))
+    }
+
+    fn answer(&self, tools: &[String], wanted: &Wanted, follows_result: bool) -> Result<Answer, EngineError> {
+        self.0.answer(tools, wanted, follows_result)
     }
 }
 
