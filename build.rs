@@ -1,4 +1,4 @@
-//! Compiles the C++ neighbour of `src/engine/llama/`, which calls a part of llama.cpp that the binding leaves out.
+//! Compiles the C++ neighbours of `src/engine/llama/`, which call parts of llama.cpp that the binding leaves out.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,14 @@ fn main() {
     if std::env::var_os("CARGO_FEATURE_LLAMA").is_none() {
         return;
     }
-    let file = "src/engine/llama/chat.cpp";
-    println!("cargo:rerun-if-changed={file}");
+    let files = ["chat.cpp", "grammar.cpp"].map(|file| format!("src/engine/llama/{file}"));
+    for file in files.iter().map(String::as_str).chain(["src/engine/llama/text.h"]) {
+        println!("cargo:rerun-if-changed={file}");
+    }
     let source = llama_cpp_source();
     let mut build = cc::Build::new();
-    build.cpp(true).std("c++17").file(file).warnings(false);
-    for folder in ["common", "include", "ggml/include", "vendor"] {
+    build.cpp(true).std("c++17").files(files).warnings(false);
+    for folder in ["common", "include", "ggml/include", "src", "vendor"] {
         build.include(source.join(folder));
     }
     build.compile("hob_chat");

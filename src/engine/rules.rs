@@ -42,15 +42,14 @@ pub enum GrammarOrigin {
     Tools,
 }
 
-/// What sets a lazy grammar off. Patterns are regular expressions.
+/// What sets a lazy grammar off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
     Token(Token),
+    /// Wherever it stands in the answer.
     Word(String),
-    /// Found anywhere in the answer.
+    /// A regular expression; the grammar begins at its first group that matched something, else at the match.
     Pattern(String),
-    /// Matches the answer from its beginning.
-    PatternFull(String),
 }
 
 /// How thinking begins and ends, and when it must.

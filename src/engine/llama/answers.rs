@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::sampler::open_grammar;
+use super::grammar::Bound;
 use super::template::{Chat, ChatHandle, LlamaTemplate, Source, Text, Tools, ToolsHandle, args, check_depth, to_json};
 use super::vocab::LlamaVocab;
 use crate::engine::{
@@ -94,7 +94,7 @@ impl LlamaTemplate {
         let origin = if *is_calling { GrammarOrigin::Tools } else { GrammarOrigin::Schema };
         let opening = if by_fallback { String::new() } else { made.opening.clone() };
         let reader: Arc<dyn AnswerReader> = if made.is_plain { Arc::new(PlainReader) } else { Arc::new(reader) };
-        let rules = made.rules(self.vocab.as_deref(), origin, wanted.thinking.budget);
+        let rules = made.rules(self.vocab.as_deref(), origin, wanted.thinking.budget)?;
         self.check(rules.grammar.as_ref(), place)?;
         Ok(Answer { rules: Arc::new(rules), reader, opening })
     }
@@ -116,7 +116,7 @@ impl LlamaTemplate {
     /// A grammar that cannot be used is known before anything is computed under it.
     fn check(&self, grammar: Option<&Grammar>, place: &str) -> Result<(), EngineError> {
         let (Some(vocab), Some(grammar)) = (&self.vocab, grammar) else { return Ok(()) };
-        match open_grammar(vocab.model(), vocab, grammar) {
+        match Bound::open(vocab, grammar) {
             Ok(_) => Ok(()),
             Err(EngineError::Sampling(reason)) => Err(refused(place, &reason)),
             Err(error) => Err(error),
@@ -166,7 +166,12 @@ struct MadeTrigger {
 }
 
 impl Made {
-    fn rules(self, vocab: Option<&LlamaVocab>, origin: GrammarOrigin, budget: Option<usize>) -> AnswerRules {
+    fn rules(
+        self,
+        vocab: Option<&LlamaVocab>,
+        origin: GrammarOrigin,
+        budget: Option<usize>,
+    ) -> Result<AnswerRules, EngineError> {
         let tokens = |text: &String| vocab.map_or_else(Vec::new, |vocab| vocab.tokenize(text, Special::Parsed));
         let single = |text: &String| match tokens(text)[..] {
             [token] => Some(token),
@@ -174,15 +179,15 @@ impl Made {
         };
         let spelled: Vec<Token> = self.spelled.iter().filter_map(single).collect();
         let trigger = |MadeTrigger { r#type, value }| match r#type {
-            2 => Trigger::Pattern(value),
-            3 => Trigger::PatternFull(value),
             // A word that is one token is found at once, and nowhere in the middle of a text.
-            _ => match single(&value).filter(|token| spelled.contains(token)) {
-                Some(token) => Trigger::Token(token),
-                None => Trigger::Word(value),
+            0 | 1 => match single(&value).filter(|token| spelled.contains(token)) {
+                Some(token) => Ok(Trigger::Token(token)),
+                None => Ok(Trigger::Word(value)),
             },
+            2 => Ok(Trigger::Pattern(value)),
+            _ => Err(EngineError::Template(format!("a grammar that waits for {value:?} in a way that is not known"))),
         };
-        let triggers = self.triggers.into_iter().map(trigger).collect();
+        let triggers = self.triggers.into_iter().map(trigger).collect::<Result<_, _>>()?;
         let grammar = (!self.grammar.is_empty()).then(|| Grammar {
             text: if self.is_lazy { self.grammar } else { without_preamble(&self.grammar) },
             origin,
@@ -193,7 +198,7 @@ impl Made {
         let ends: Vec<Vec<Token>> = self.thinking_ends.iter().map(tokens).filter(|end| !end.is_empty()).collect();
         let thinking = ThinkingRules { start: tokens(&self.thinking_start), ends, budget, opening: self.opening };
         let can_end = self.thinks && !thinking.start.is_empty() && !thinking.ends.is_empty();
-        AnswerRules { grammar, spelled, stops: self.stops, thinking: Some(thinking).filter(|_| can_end) }
+        Ok(AnswerRules { grammar, spelled, stops: self.stops, thinking: Some(thinking).filter(|_| can_end) })
     }
 }
 

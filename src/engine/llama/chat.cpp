@@ -11,12 +11,10 @@
 #include "chat.h"
 #include "log.h"
 #include "peg-parser.h"
+#include "text.h"
 
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
 #include <ctime>
-#include <exception>
 #include <memory>
 #include <regex>
 #include <stdexcept>
@@ -24,11 +22,6 @@
 #include <vector>
 
 extern "C" {
-
-struct hob_text {
-    char * data; // from malloc; null for no text
-    size_t size;
-};
 
 struct hob_chat_template {
     common_chat_templates_ptr               reference;
@@ -60,31 +53,6 @@ bool                hob_chat_read(const hob_chat_reader * reader, hob_text text,
 void                hob_chat_reader_free(hob_chat_reader * reader);
 void                hob_text_free(hob_text text);
 
-}
-
-static std::string text_in(hob_text text) {
-    return std::string(text.data, text.size);
-}
-
-static hob_text text_out(const std::string & text) {
-    hob_text out = { static_cast<char *>(std::malloc(text.size() + 1)), text.size() };
-    if (out.data) {
-        std::memcpy(out.data, text.data(), text.size());
-    }
-    return out;
-}
-
-// Runs `call`; turns what it throws into a text.
-template <typename Call> static bool guarded(hob_text * error, Call call) {
-    try {
-        call();
-        return true;
-    } catch (const std::exception & exception) {
-        *error = text_out(exception.what());
-    } catch (...) {
-        *error = text_out("an exception of unknown kind");
-    }
-    return false;
 }
 
 static std::string time_text(std::time_t now, const char * format) {

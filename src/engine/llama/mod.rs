@@ -2,7 +2,8 @@
 //!
 //! The only folder that names `llama_cpp_2` or its sys crate, and the only one with unsafe code; each use says why it is
 //! sound. `header` reads a file before llama.cpp sees it, `context` is the engine, `vocab` and `template` serve the
-//! planner, `chat.cpp` reaches the part of llama.cpp that renders templates. Nothing here decides what is cached.
+//! planner, `chat.cpp` reaches the part of llama.cpp that renders templates, `grammar.cpp` the one that reads grammars. Nothing here
+//! decides what is cached.
 
 #![allow(unsafe_code)]
 
@@ -11,6 +12,7 @@ mod backend;
 mod context;
 pub mod cpu;
 mod form;
+mod grammar;
 mod header;
 mod sampler;
 mod saving;

@@ -1,8 +1,8 @@
 //! Defines `Sampler`: how one request's next tokens are chosen, by llama.cpp's own samplers.
 //!
 //! A *chain* applies its samplers to all candidates, in order, and ends with the one that picks. A *grammar* says which tokens may
-//! come. Applied to a whole vocabulary it takes 4 to 65 ms, so the chain picks first, and only where the grammar refuses that one
-//! token is it applied to all of them. Values that llama.cpp would assert on, or silently read as something else, are refused
+//! come. Asked for a whole vocabulary it takes milliseconds, so the chain picks first, and only where the grammar refuses that one
+//! token is it asked for all of them. Values that llama.cpp would assert on, or silently read as something else, are refused
 //! here.
 
 use llama_cpp_2::model::LlamaModel;
@@ -12,32 +12,31 @@ use llama_cpp_2::token::data::LlamaTokenData;
 use llama_cpp_2::token::data_array::LlamaTokenDataArray;
 use llama_cpp_2::token::logit_bias::LlamaLogitBias;
 
-use super::backend::with_errors;
-use super::context::reason;
+use super::grammar::Bound;
 use super::vocab::LlamaVocab;
 use crate::engine::thinking::Budget;
-use crate::engine::{AnswerRules, EngineError, Grammar, GrammarOrigin, Special, Trigger, Vocab};
+use crate::engine::{AnswerRules, EngineError, Special, Vocab};
 use crate::request::{Mirostat, Penalties, Sampling, Token, Xtc};
 
 /// The DRY sampler compares the end of the text with all that it looks back on, for each token.
 const DRY_LAST_N_MAX: usize = 4_096;
 /// Candidates that the first mirostat estimates its tail from: llama.cpp's own number.
 const MIROSTAT_M: i32 = 100;
-/// Bytes of a client's own grammar: far more than one that a person wrote, and parsed in milliseconds.
-const GRAMMAR_BYTES_MAX: usize = 64 << 10;
-/// Brackets in each other: llama.cpp reads them by recursion, without a limit of its own.
-const GRAMMAR_DEPTH_MAX: usize = 64;
+/// Tokens that a grammar refuses while it waits, before the answer fails: each would set it off and break it at once.
+const N_REFUSED_MAX: usize = 16;
 
 /// One request's chain with its random numbers and the tokens it looks back on.
 pub struct Sampler {
     chain: LlamaSampler,
-    grammar: Option<LlamaSampler>,
+    grammar: Option<Bound>,
     /// The grammar waits for thinking to end, too.
     is_lazy: bool,
     budget: Option<Budget>,
     /// The last bytes of the answer that are no whole character yet.
     half: Vec<u8>,
     candidates: LlamaTokenDataArray,
+    /// By token, where the grammar was asked for all.
+    allowed: Vec<bool>,
 }
 
 impl Sampler {
@@ -58,7 +57,7 @@ impl Sampler {
         let chain = LlamaSampler::chain(samplers(model, n_cells, sampling), true);
         let longest = sampling.penalties.last_n.unwrap_or(n_cells).max(dry_last_n(sampling, n_cells));
         let seen = &prompt[prompt.len().saturating_sub(longest)..];
-        let grammar = rules.grammar.as_ref().map(|grammar| open_grammar(model, vocab, grammar)).transpose()?;
+        let grammar = rules.grammar.as_ref().map(|grammar| Bound::open(vocab, grammar)).transpose()?;
         let budget = rules.thinking.clone().map(|thinking| {
             let opening = vocab.tokenize(&thinking.opening, Special::Parsed);
             Budget::new(thinking, &opening)
@@ -70,6 +69,7 @@ impl Sampler {
             budget,
             half: Vec::new(),
             candidates: LlamaTokenDataArray::new(Vec::with_capacity(n_vocab as usize), false),
+            allowed: Vec::new(),
         })
     }
 
@@ -77,34 +77,39 @@ impl Sampler {
     pub(super) fn sample(&mut self, logits: &[f32], vocab: &LlamaVocab) -> Result<Token, EngineError> {
         let token = match self.budget.as_ref().and_then(Budget::forced) {
             Some(token) => LlamaToken(token.0),
-            None => self.choose(logits)?,
+            None => self.choose(logits, vocab)?,
         };
         self.accept(token, vocab)?;
         Ok(Token(token.0))
     }
 
-    fn choose(&mut self, logits: &[f32]) -> Result<LlamaToken, EngineError> {
+    fn choose(&mut self, logits: &[f32], vocab: &LlamaVocab) -> Result<LlamaToken, EngineError> {
         fill(&mut self.candidates, logits);
         self.candidates.apply_sampler(&mut self.chain);
-        let token = self.picked()?;
-        if !self.is_bound() {
-            return Ok(token);
+        let mut token = self.picked()?;
+        let is_bound = self.is_bound();
+        let Some(grammar) = self.grammar.as_mut().filter(|_| is_bound) else { return Ok(token) };
+        let mut refused_tokens = Vec::new();
+        while !grammar.allows(Token(token.0), vocab)? {
+            if refused_tokens.len() == N_REFUSED_MAX {
+                return Err(refused("the grammar refuses what it allowed".into()));
+            }
+            refused_tokens.push(token);
+            fill(&mut self.candidates, logits);
+            // What may not come must not take the place of what may in a sampler that counts candidates.
+            if grammar.is_waiting() {
+                self.candidates.data.retain(|candidate| !refused_tokens.contains(&candidate.id()));
+            } else {
+                grammar.allow(vocab, &mut self.allowed)?;
+                self.candidates.data.retain(|candidate| self.allowed[candidate.id().0 as usize]);
+            }
+            if self.candidates.data.is_empty() {
+                return Err(refused("the grammar allows no token of this vocabulary here".into()));
+            }
+            self.candidates.apply_sampler(&mut self.chain);
+            token = self.candidates.selected_token().ok_or_else(nothing_left)?;
         }
-        let Some(grammar) = &mut self.grammar else { return Ok(token) };
-        let mut single = LlamaTokenDataArray::new(vec![LlamaTokenData::new(token, 1.0, 0.0)], false);
-        single.apply_sampler(grammar);
-        if single.data[0].logit() > f32::NEG_INFINITY {
-            return Ok(token);
-        }
-        fill(&mut self.candidates, logits);
-        self.candidates.apply_sampler(grammar);
-        // What may not come must not take the place of what may in a sampler that counts candidates.
-        self.candidates.data.retain(|candidate| candidate.logit() > f32::NEG_INFINITY);
-        if self.candidates.data.is_empty() {
-            return Err(refused("the grammar allows no token of this vocabulary here".into()));
-        }
-        self.candidates.apply_sampler(&mut self.chain);
-        self.picked()
+        Ok(token)
     }
 
     /// While the model thinks, a grammar that waits for a trigger does not look.
@@ -130,8 +135,7 @@ impl Sampler {
         }
         if let Some(grammar) = &mut self.grammar {
             for token in accepted {
-                let failed = |_| refused(format!("the grammar does not go on with token {}", token.0));
-                grammar.try_accept(token).map_err(failed)?;
+                grammar.accept(Token(token.0), vocab)?;
             }
         }
         self.chain.accept(token);
@@ -139,7 +143,7 @@ impl Sampler {
     }
 
     fn picked(&self) -> Result<LlamaToken, EngineError> {
-        self.candidates.selected_token().ok_or_else(|| refused("no token was left to choose".into()))
+        self.candidates.selected_token().ok_or_else(nothing_left)
     }
 }
 
@@ -219,115 +223,6 @@ fn dry_last_n(sampling: &Sampling, n_cells: usize) -> usize {
     }
 }
 
-/// The grammar, past what the prompt holds of the answer.
-pub(super) fn open_grammar(
-    model: &LlamaModel,
-    vocab: &LlamaVocab,
-    grammar: &Grammar,
-) -> Result<LlamaSampler, EngineError> {
-    check_grammar(grammar)?;
-    let (opened, errors) = with_errors(|| match grammar.is_lazy {
-        false => LlamaSampler::grammar(model, &grammar.text, "root"),
-        true => {
-            let (patterns, tokens) = triggers(&grammar.triggers);
-            LlamaSampler::grammar_lazy_patterns(model, &grammar.text, "root", &patterns, &tokens)
-        }
-    });
-    let mut opened = opened.map_err(|_| refused(reason("the grammar cannot be used", &errors)))?;
-    if !grammar.is_lazy && grammar.origin != GrammarOrigin::Client {
-        let mut tokens = vocab.tokenize(&grammar.opening, Special::Parsed);
-        // Some tokenisers put a blank in front of a first control token.
-        let starts_blank = |text: &[u8]| text.first().is_some_and(u8::is_ascii_whitespace);
-        let mut first = Vec::new();
-        tokens.iter().take(1).for_each(|&token| vocab.piece(token, &mut first));
-        if starts_blank(&first) && !starts_blank(grammar.opening.as_bytes()) {
-            tokens.remove(0);
-        }
-        for token in tokens {
-            let failed = |_| refused("the grammar does not begin like the answer's opening".into());
-            opened.try_accept(LlamaToken(token.0)).map_err(failed)?;
-        }
-    }
-    Ok(opened)
-}
-
-/// As regular expressions that llama.cpp finds, and tokens.
-fn triggers(triggers: &[Trigger]) -> (Vec<String>, Vec<LlamaToken>) {
-    let (mut patterns, mut tokens) = (Vec::new(), Vec::new());
-    for trigger in triggers {
-        match trigger {
-            Trigger::Token(token) => tokens.push(LlamaToken(token.0)),
-            Trigger::Word(word) => patterns.push(escaped(word)),
-            Trigger::Pattern(pattern) => patterns.push(pattern.clone()),
-            Trigger::PatternFull(pattern) => {
-                let start = if pattern.starts_with('^') { "" } else { "^" };
-                let end = if pattern.ends_with('$') { "" } else { "$" };
-                patterns.push(format!("{start}{pattern}{end}"));
-            }
-        }
-    }
-    (patterns, tokens)
-}
-
-/// `text` as a regular expression that matches it alone.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        if "^$.|?*+()[]{}\\/-".contains(character) {
-            escaped.push('\\');
-        }
-        escaped.push(character);
-    }
-    escaped
-}
-
-/// What llama.cpp would not survive, or not in bounded time.
-fn check_grammar(grammar: &Grammar) -> Result<(), EngineError> {
-    let is_own = grammar.origin != GrammarOrigin::Client;
-    let grammar = grammar.text.as_str();
-    if grammar.len() > GRAMMAR_BYTES_MAX && !is_own {
-        return Err(refused(format!(
-            "the grammar has {} bytes: at most {GRAMMAR_BYTES_MAX} are allowed",
-            grammar.len()
-        )));
-    }
-    if grammar.contains('\0') {
-        return Err(refused("the grammar holds a NUL".into()));
-    }
-    let (mut depth, mut quote, mut is_escaped) = (0_usize, None, false);
-    for (at, byte) in grammar.bytes().enumerate() {
-        match (quote, byte) {
-            _ if is_escaped => is_escaped = false,
-            (Some(_), b'\\') => is_escaped = true,
-            (Some(end), _) if byte == end => quote = None,
-            (Some(_), _) => {}
-            (None, b'"') => quote = Some(b'"'),
-            (None, b'[') => quote = Some(b']'),
-            (None, b'#') => quote = Some(b'\n'),
-            (None, b'(') => depth += 1,
-            (None, b')') => depth = depth.saturating_sub(1),
-            (None, b'{') => check_repetition(&grammar[at + 1..])?,
-            _ => {}
-        }
-        if depth > GRAMMAR_DEPTH_MAX {
-            return Err(refused(format!("the grammar has more than {GRAMMAR_DEPTH_MAX} brackets in each other")));
-        }
-    }
-    Ok(())
-}
-
-/// llama.cpp counts from the least number to the most without comparing them: `{2,1}` would take for ever.
-fn check_repetition(text: &str) -> Result<(), EngineError> {
-    let Some((bounds, _)) = text.split_once('}') else { return Ok(()) };
-    let Some((least, most)) = bounds.split_once(',') else { return Ok(()) };
-    match (least.trim().parse::<u64>(), most.trim().parse::<u64>()) {
-        (Ok(least), Ok(most)) if least > most => {
-            Err(refused(format!("the grammar repeats {{{bounds}}}: at least {least} and at most {most} times")))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// llama.cpp reads its largest seed as "any", which would make a client's own seed of that value random.
 fn seed(seed: Option<u32>) -> u32 {
     match seed {
@@ -375,6 +270,10 @@ fn check(sampling: &Sampling, n_vocab: i32) -> Result<(), EngineError> {
         finite("logit_bias", *bias)?;
     }
     Ok(())
+}
+
+fn nothing_left() -> EngineError {
+    refused("no token was left to choose".into())
 }
 
 fn refused(reason: String) -> EngineError {

@@ -312,19 +312,27 @@ impl Text {
 
     /// The other side only reads what it is lent.
     pub(super) fn lent(text: &str) -> Text {
+        Text::lent_bytes(text.as_bytes())
+    }
+
+    pub(super) fn lent_bytes(text: &[u8]) -> Text {
         Text { data: text.as_ptr().cast_mut().cast(), size: text.len() }
     }
 
     /// The text that the other side gave. A template that cuts a character apart leaves U+FFFD.
     pub(super) fn take(self) -> String {
+        String::from_utf8_lossy(&self.take_bytes()).into_owned()
+    }
+
+    pub(super) fn take_bytes(self) -> Vec<u8> {
         if self.data.is_null() {
-            return String::new();
+            return Vec::new();
         }
         // SAFETY: `hob_text`s that come out hold `size` bytes from malloc, and are ours to free.
         unsafe {
-            let text = String::from_utf8_lossy(std::slice::from_raw_parts(self.data.cast(), self.size)).into_owned();
+            let bytes = std::slice::from_raw_parts(self.data.cast(), self.size).to_vec();
             hob_text_free(self);
-            text
+            bytes
         }
     }
 }

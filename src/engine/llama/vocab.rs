@@ -8,6 +8,7 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
 
+use super::grammar::{Grammars, Pieces};
 use crate::engine::{Special, Vocab};
 use crate::request::Token;
 
@@ -16,6 +17,7 @@ pub(super) struct LlamaVocab {
     bos: Option<Token>,
     control_tokens: Vec<(Token, String)>,
     n_tokens: i32,
+    grammars: Grammars,
 }
 
 impl LlamaVocab {
@@ -31,7 +33,7 @@ impl LlamaVocab {
             .collect();
         let bos = vocab.bos();
         let bos = (vocab.should_add_bos() && bos.0 >= 0).then_some(Token(bos.0));
-        LlamaVocab { bos, control_tokens, n_tokens, model }
+        LlamaVocab { bos, control_tokens, n_tokens, model, grammars: Grammars::default() }
     }
 
     /// The spelling of BOS and EOS as templates write them, empty where the vocabulary has none.
@@ -44,8 +46,19 @@ impl LlamaVocab {
         (spelling(vocab.bos()), spelling(vocab.eos()))
     }
 
-    pub(super) fn model(&self) -> &LlamaModel {
-        &self.model
+    pub(super) fn grammars(&self) -> &Grammars {
+        &self.grammars
+    }
+
+    /// As `Vocab::piece`, but of control tokens their spelling: a grammar may hold it.
+    pub(super) fn spelling(&self, token: Token, out: &mut Vec<u8>) {
+        if self.knows(token) {
+            self.model.vocab().token_to_piece_into(LlamaToken(token.0), out, true, None);
+        }
+    }
+
+    pub(super) fn pieces(&self) -> Pieces {
+        Pieces::new(self.n_tokens, |token, out| self.spelling(token, out), |token| self.is_end(token))
     }
 
     pub(super) fn knows(&self, token: Token) -> bool {

@@ -200,37 +200,3 @@ fn thinking_ends_when_its_budget_is_spent() {
     assert_eq!(tokens(thought).len(), 5, "{said}");
     assert!(!rest.contains("</think>") && !rest.is_empty(), "{said}");
 }
-
-#[test]
-fn grammars_that_cannot_be_used_are_refused() {
-    let engine = open(smollm2());
-    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-    let nested = format!("root ::= {}\"a\"{}", "(".repeat(100_000), ")".repeat(100_000));
-    let long = format!("root ::= \"{}\"", "a".repeat(100_000));
-    for text in [
-        "",
-        "root",
-        "root ::= missing",
-        "other ::= \"a\"",
-        "root ::= root \"a\"",
-        "root ::= \"a\"{3000000}",
-        "root ::= \"a\"{2,1}x",
-        "root ::= [a-",
-        "root ::= \"a",
-        "root ::= \"a\0b\"",
-        "%llguidance {}",
-        nested.as_str(),
-        long.as_str(),
-    ] {
-        assert!(engine.sampler(&greedy, &under(text), &[]).is_err(), "{}", &text[..text.len().min(40)]);
-    }
-    // Brackets within texts and remarks are no nesting.
-    let quoted = format!("root ::= \"{0}\" [{0}] # {0}\n", "(".repeat(100));
-    engine.sampler(&greedy, &under(&quoted), &[]).unwrap();
-}
-
-#[test]
-fn words_become_patterns_that_match_them_alone() {
-    assert_eq!(super::escaped("<tool_call>"), "<tool_call>");
-    assert_eq!(super::escaped("[TOOL](x)."), r"\[TOOL\]\(x\)\.");
-}
