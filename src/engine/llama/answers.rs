@@ -94,7 +94,7 @@ impl LlamaTemplate {
         let origin = if *is_calling { GrammarOrigin::Tools } else { GrammarOrigin::Schema };
         let opening = if by_fallback { String::new() } else { made.opening.clone() };
         let reader: Arc<dyn AnswerReader> = if made.is_plain { Arc::new(PlainReader) } else { Arc::new(reader) };
-        let rules = made.rules(self.vocab.as_deref(), origin, wanted.thinking.budget);
+        let rules = made.rules(self.vocab.as_deref(), origin, wanted);
         self.check(rules.grammar.as_ref(), place)?;
         Ok(Answer { rules: Arc::new(rules), reader, opening })
     }
@@ -166,7 +166,7 @@ struct MadeTrigger {
 }
 
 impl Made {
-    fn rules(self, vocab: Option<&LlamaVocab>, origin: GrammarOrigin, budget: Option<usize>) -> AnswerRules {
+    fn rules(self, vocab: Option<&LlamaVocab>, origin: GrammarOrigin, wanted: &Wanted) -> AnswerRules {
         let tokens = |text: &String| vocab.map_or_else(Vec::new, |vocab| vocab.tokenize(text, Special::Parsed));
         let single = |text: &String| match tokens(text)[..] {
             [token] => Some(token),
@@ -184,49 +184,64 @@ impl Made {
         };
         let triggers = self.triggers.into_iter().map(trigger).collect();
         let grammar = (!self.grammar.is_empty()).then(|| Grammar {
-            text: if self.is_lazy { self.grammar } else { without_preamble(&self.grammar) },
+            text: adapted(&self.grammar, !self.is_lazy, wanted.one_call),
             origin,
             is_lazy: self.is_lazy,
             triggers,
             opening: self.opening.clone(),
         });
         let ends: Vec<Vec<Token>> = self.thinking_ends.iter().map(tokens).filter(|end| !end.is_empty()).collect();
-        let thinking = ThinkingRules { start: tokens(&self.thinking_start), ends, budget, opening: self.opening };
+        let thinking = ThinkingRules {
+            start: tokens(&self.thinking_start),
+            ends,
+            budget: wanted.thinking.budget,
+            opening: self.opening,
+        };
         let can_end = self.thinks && !thinking.start.is_empty() && !thinking.ends.is_empty();
         AnswerRules { grammar, spelled, stops: self.stops, thinking: Some(thinking).filter(|_| can_end) }
     }
 }
 
-/// A grammar that demands a call lets a model talk before it, for as long as it likes; without that the answer begins with the
-/// call's opening. llama.cpp writes such text into the root's rule as `until-NUMBER`, or with a `?`; within brackets it is
-/// what was thought.
-fn without_preamble(grammar: &str) -> String {
+/// `grammar`, as llama.cpp made it, but for two rules that are wider than what was asked for: `at_once` and only `one_call`.
+fn adapted(grammar: &str, at_once: bool, one_call: bool) -> String {
+    let line = |line: &str| match line {
+        // Where calls follow each other without a frame around all, the number of calls was not asked for.
+        "tool-calls ::= (tool-call space)+" | "tool-calls ::= (tool-call? space)+" if one_call => {
+            "tool-calls ::= tool-call space".to_owned()
+        }
+        line => match line.strip_prefix("root ::= ").filter(|_| at_once) {
+            Some(root) => format!("root ::= {}", without_preamble(root)),
+            None => line.to_owned(),
+        },
+    };
+    grammar.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A root that demands a call lets a model talk before it, for as long as it likes; without that the answer begins with the
+/// call's opening. llama.cpp writes such text as `until-NUMBER`, or with a `?`; within brackets it is what was thought.
+fn without_preamble(root: &str) -> String {
     let is_until = |word: &str| {
         let number = word.strip_prefix("until-").map(|rest| rest.trim_end_matches('?'));
         number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
     };
-    let line = |line: &str| {
-        let Some(root) = line.strip_prefix("root ::= ") else { return line.to_owned() };
-        let (mut depth, mut is_quoted, mut words) = (0_usize, false, vec!["root ::="]);
-        for word in root.split(' ') {
-            if depth > 0 || is_quoted || !is_until(word) {
-                words.push(word);
-            }
-            let mut is_escaped = false;
-            for letter in word.chars() {
-                match letter {
-                    _ if is_escaped => is_escaped = false,
-                    '\\' => is_escaped = true,
-                    '"' => is_quoted = !is_quoted,
-                    '(' if !is_quoted => depth += 1,
-                    ')' if !is_quoted => depth = depth.saturating_sub(1),
-                    _ => {}
-                }
+    let (mut depth, mut is_quoted, mut words) = (0_usize, false, Vec::new());
+    for word in root.split(' ') {
+        if depth > 0 || is_quoted || !is_until(word) {
+            words.push(word);
+        }
+        let mut is_escaped = false;
+        for letter in word.chars() {
+            match letter {
+                _ if is_escaped => is_escaped = false,
+                '\\' => is_escaped = true,
+                '"' => is_quoted = !is_quoted,
+                '(' if !is_quoted => depth += 1,
+                ')' if !is_quoted => depth = depth.saturating_sub(1),
+                _ => {}
             }
         }
-        words.join(" ")
-    };
-    grammar.lines().map(line).collect::<Vec<_>>().join("\n")
+    }
+    words.join(" ")
 }
 
 /// A parser on the other side.

@@ -299,3 +299,18 @@ fn schemas_that_cannot_bind_are_refused() {
         assert!(tool(parameters).unwrap_err().starts_with("tools"), "{parameters}");
     }
 }
+
+#[test]
+fn one_call_at_most_is_one() {
+    for Family { template: name, .. } in FAMILIES {
+        let Some(template) = open(name) else { return };
+        for choice in [ToolChoice::Auto, ToolChoice::Required] {
+            let wanted = Wanted { one_call: true, ..wanting(choice) };
+            let answer = template.answer(&tools(), &wanted, false).unwrap();
+            let Some(grammar) = &answer.rules.grammar else { continue };
+            let mut calls =
+                grammar.text.lines().filter(|line| line.starts_with("tool-call") || line.starts_with("root"));
+            assert!(calls.all(|line| !line.ends_with(")+") && !line.ends_with(")*")), "{name}: {}", grammar.text);
+        }
+    }
+}
