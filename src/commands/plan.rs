@@ -214,7 +214,8 @@ impl Plan {
         let (facts, vocab) = (model.facts(), model.vocab());
         let mut planner = Planner::new(vocab.clone(), model.template(), config.model.name.clone(), profiles.clone())?;
         let heads = planner.pins()?;
-        let n_seq_max = n_seq_max(config.model.parallel, heads.len(), facts.n_vocab, |n| model.n_ids(n));
+        let (parallel, context) = (config.model.parallel, config.model.context);
+        let n_seq_max = n_seq_max(parallel, heads.len(), context, facts.n_vocab, |n| model.n_ids(n));
         let n_ids = model.n_ids(n_seq_max);
         let live = config.profiles.iter().map(|profile| (profile.name.clone(), live_names(profile))).collect();
         let sums = Sums { config: &config.model, live, facts, n_ids, machine_bytes };

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use crate::cold;
 use crate::house::{House, MODEL, Setup, Usage};
 
-/// Answers of 16 tokens to one long question: the texts, the usage, and the tokens that the engine computed for it all.
+/// Answers of 16 tokens to one long question: the texts, the usage, and the tokens that the engine computed for it all. None is
+/// guessed: how many are depends on how long steps take.
 fn ask(n_choices: usize, setup: Setup, options: &Value) -> (Vec<String>, Usage, usize) {
     let model = Arc::new(cold::model(Attention::Full));
     let faults = model.faults();
-    let house = House::start(model, setup);
+    let house = House::start(model, Setup { speculate: false, ..setup });
     let messages = [json!({ "role": "user", "content": "Is the oven on? ".repeat(80) })];
     let mut body = json!({ "model": MODEL, "messages": messages, "n": n_choices, "max_tokens": 16 });
     body.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());

@@ -39,6 +39,7 @@ pub(crate) struct Setup {
     pub(crate) layout: LayoutMode,
     pub(crate) cache: Lower,
     pub(crate) kv_type: KvType,
+    pub(crate) speculate: bool,
     /// What K/V on disk is told apart by; no engine here reads it.
     pub(crate) weights: &'static str,
     /// What profiles say of the house.
@@ -71,6 +72,7 @@ impl Default for Setup {
             layout: LayoutMode::Off,
             cache: Lower::default(),
             kv_type: KvType::F16,
+            speculate: true,
             weights: "weights",
             live: Vec::new(),
             state: None,
@@ -242,7 +244,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
             gpu_layers: GpuLayers::All,
             kv_type: setup.kv_type,
             threads: Threads::same(std::thread::available_parallelism().map_or(1, |n| n.get() - 1).max(1)),
-            speculate: true,
+            speculate: setup.speculate,
             chat_template: None,
         },
         cache: setup.cache.configuration(&folder),

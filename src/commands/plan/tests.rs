@@ -73,7 +73,7 @@ fn a_plan_can_be_read_by_people() {
     memory  weights                        0 bytes
             K/V                           64.0 KiB
             to compute a step             ~2.3 MiB
-            logits of all sequences     ~259.0 KiB
+            logits of all sequences     ~252.9 KiB
             together                      ~2.6 MiB  of 1.0 GiB in this machine
 
     It fits.
@@ -189,8 +189,8 @@ fn a_plan_can_be_read_by_programs() {
         "weights": 0,
         "kv": 65536,
         "compute": 2432560,
-        "output": 265216,
-        "total": 2763312,
+        "output": 259000,
+        "total": 2757096,
         "machine": 1073741824
       },
       "misfits": [],
