@@ -48,6 +48,11 @@ impl Config {
         self.state_folder.join("pins")
     }
 
+    /// The day that pins show, where they keep one.
+    pub fn day_file(&self) -> PathBuf {
+        self.state_folder.join("pinned-day")
+    }
+
     /// The key of commands on this machine, where clients have keys.
     pub fn house_key_file(&self) -> PathBuf {
         self.state_folder.join("house-key")

@@ -88,7 +88,8 @@ fn template(template: &TemplatePart) -> Vec<String> {
     let mut lines = vec![format!("{order}   (|: a conversation can be cut off here)")];
     if template.freezes_date {
         lines.push(
-            "The chat template prints the date: it keeps the day of the start, and the true one stands before each question."
+            "The chat template prints the date: it keeps the day on which profiles were computed, and the true one stands \
+             before each question."
                 .to_owned(),
         );
     } else if template.prints_date {

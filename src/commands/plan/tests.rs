@@ -316,7 +316,7 @@ fn a_template_that_prints_the_date_is_told_of() {
     };
     insta::assert_snapshot!(told(&config).unwrap(), @"The chat template prints the date: profiles are computed anew at midnight.");
     config.layout.mode = LayoutMode::Optimise;
-    insta::assert_snapshot!(told(&config).unwrap(), @"The chat template prints the date: it keeps the day of the start, and the true one stands before each question.");
+    insta::assert_snapshot!(told(&config).unwrap(), @"The chat template prints the date: it keeps the day on which profiles were computed, and the true one stands before each question.");
 }
 
 #[test]
