@@ -346,7 +346,7 @@ fn open<M: Model>(
     let facts = model.facts();
     let context = ContextOptions {
         n_cells: options.n_cells,
-        n_seq_max: n_seq_max(options.parallel, options.pins.len(), facts.n_vocab, |n| model.n_ids(n)),
+        n_seq_max: n_seq_max(options.parallel, options.pins.len(), options.n_cells, facts.n_vocab, |n| model.n_ids(n)),
         n_batch: n_batch(options.parallel),
         kv_type: options.kv_type,
         threads: options.threads,

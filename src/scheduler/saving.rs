@@ -194,8 +194,14 @@ impl<E: Engine> Scheduler<E> {
                     let n_files = found.len();
                     self.cache.tiers().take_found(found);
                     self.cache.tiers().keep_pins(&self.pins.prefixes());
-                    let held = self.cache.tiers().held();
-                    info!(n_files, n_bytes = held.disk, "K/V on disk");
+                    let (held, budget) = (self.cache.tiers().held().disk, self.cache.tiers().budgets().disk);
+                    info!(n_files, n_bytes = held, "K/V on disk");
+                    if held > budget {
+                        warn!(
+                            n_bytes = held,
+                            budget, "profiles hold more of the disk than cache.disk: their files stay"
+                        );
+                    }
                 }
                 for dropped in swept.dropped {
                     if let Some(header) = dropped.header {

@@ -5,11 +5,12 @@ mod trouble;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use hob::engine::KvType;
-use hob::engine::simulated::{Attention, Faults};
-use hob::prompt::Profile;
-use hob::request::{Message, Role};
+use hob::engine::simulated::{Attention, ByteVocab, ChatMl, Dated, Faults, SimulatedModel};
+use hob::prompt::{Moment, Profile};
+use hob::request::{LayoutMode, Message, Role};
 use serde_json::json;
 
 use crate::cold::{cold, model, plan, planner, wire};
@@ -198,5 +199,54 @@ fn files_deleted_under_the_daemon_are_computed() {
     let told = talk.ask(&house, "Thanks!");
     assert!(told.n_cached > 0 && told.cache.contains("cause=restore_failed"), "{}", told.cache);
     house.await_rest();
+    house.close();
+}
+
+/// A template that prints the date, in `optimise`.
+#[test]
+fn a_restart_on_another_day_finds_its_pins_warm_and_renews_them_at_midnight() {
+    const DAY_S: i64 = 24 * 60 * 60;
+    let state = tempfile::tempdir().unwrap();
+    let clock = Arc::new(AtomicI64::new(20_787 * DAY_S + 72_000));
+    let start = || {
+        let template = Dated(ChatMl { takes_tools: true });
+        let model = SimulatedModel::with(Arc::new(ByteVocab::new()), Arc::new(template));
+        let faults = model.faults();
+        let setup = Setup {
+            context: CONTEXT,
+            profiles: profiles(),
+            layout: LayoutMode::Optimise,
+            cache: Lower { ram: 1 << 20, disk: 1 << 22 },
+            state: Some(state.path().to_owned()),
+            ..Setup::default()
+        };
+        let wall = clock.clone();
+        let house = House::start_at(Arc::new(model), setup, move || Moment::utc(wall.load(Ordering::SeqCst)));
+        house.await_warm();
+        (house, faults)
+    };
+    let ask = |house: &House| {
+        let body = json!({ "model": "house", "messages": [{ "role": "user", "content": "Hm?" }], "max_tokens": 1 });
+        Answer::of(&house.ask(&body)).usage
+    };
+    let (house, _) = start();
+    house.close();
+
+    clock.fetch_add(3 * DAY_S, Ordering::SeqCst);
+    let (house, faults) = start();
+    assert_eq!(faults.n_computed(), 0, "the pin came from its file");
+    let n_pin = house.status().pins[0].n_tokens;
+    assert!(ask(&house).n_cached >= n_pin);
+
+    clock.fetch_add(DAY_S, Ordering::SeqCst);
+    let n_before = faults.n_computed();
+    ask(&house);
+    // What begins with the day is computed anew.
+    house.await_status(|status| status.pins[0].is_warm && faults.n_computed() > n_before + n_pin - 20);
+    assert!(ask(&house).n_cached >= n_pin);
+    house.await_rest();
+    house.close();
+    let (house, faults) = start();
+    assert_eq!(faults.n_computed(), 0, "the new one has its file");
     house.close();
 }
