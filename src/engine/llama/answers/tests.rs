@@ -276,11 +276,7 @@ fn schemas_that_cannot_bind_are_refused() {
         r#"{"$ref":"https://example.com/schema.json"}"#,
         nested.as_str(),
     ] {
-        let Err(refused) = shape(schema) else {
-            println!("TAKEN {schema}");
-            continue;
-        };
-        println!("REFUSED {} {refused}", &schema[..schema.len().min(60)]);
+        let refused = shape(schema).err().unwrap_or_else(|| panic!("{schema} was taken"));
         assert!(refused.starts_with("response_format.json_schema.schema: "), "{schema}: {refused}");
     }
     // What refers to itself is fine: the grammar does, too.
