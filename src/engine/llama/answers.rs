@@ -58,12 +58,26 @@ impl LlamaTemplate {
             return self.under_schema(wanted, wish, follows_result);
         }
         let ask = Ask { tools: &chosen, wanted, wish, follows_result, is_calling };
+        let blamed = |by_fallback| {
+            let answer = self.ask(&ask, by_fallback);
+            answer.map_err(|error| if is_calling { self.blame(error, &ask, tools, by_fallback) } else { error })
+        };
         if is_calling && !self.takes_tools {
-            return self.ask(&ask, true);
+            return blamed(true);
         }
-        let answer = self.ask(&ask, false)?;
+        let answer = blamed(false)?;
         // llama.cpp does not know how some models call; a call that must be made is made in the format that it knows.
         if must_call && answer.rules.grammar.is_none() { self.ask(&ask, true) } else { Ok(answer) }
+    }
+
+    /// `error`, said of the first tool alone that it is true of.
+    fn blame(&self, error: EngineError, ask: &Ask, tools: &[String], by_fallback: bool) -> EngineError {
+        let alone = ask.tools.iter().find_map(|tool| {
+            let ask = Ask { tools: std::slice::from_ref(tool), wish: ask.wish.clone(), ..*ask };
+            let Err(EngineError::Wanted { reason, .. }) = self.ask(&ask, by_fallback) else { return None };
+            Some((tools.iter().position(|known| known == tool)?, reason))
+        });
+        alone.map_or(error, |(index, reason)| refused(&format!("tools[{index}].function.parameters"), &reason))
     }
 
     /// A schema binds the whole answer, which then calls nothing. Where tools could be called, too, llama.cpp leaves one of both

@@ -36,7 +36,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
     let n_chained = walk.n_levels * (walk.seen.len() + 1);
     if n_chained > N_CHAINED_MAX {
         return Err(format!(
-            "{} references to definitions of up to {} levels: at most {N_CHAINED_MAX} levels can be taken in a row",
+            "#: {} references to definitions of up to {} levels: at most {N_CHAINED_MAX} levels can be taken in a row",
             walk.seen.len(),
             walk.n_levels
         ));
