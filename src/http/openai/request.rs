@@ -55,6 +55,9 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
     let n_logprobs = wire.n_logprobs()?;
     let n_choices = integer("n", wire.n, 1, CHOICES_MAX)?.unwrap_or(1) as usize;
     let thinking = wire.thinking();
+    if wire.lora.as_ref().is_some_and(|adapters| !adapters.is_empty()) {
+        return Err(ApiError::field("lora", "adapters are not supported yet"));
+    }
     let tool_choice = tools::choice(wire.tool_choice.as_ref())?;
     // A small model that must call goes on calling as long as it may; a client that wants that says so.
     let must_call = matches!(tool_choice, ToolChoice::Required | ToolChoice::Named(_));
@@ -170,6 +173,7 @@ struct WireRequest {
     chat_template_kwargs: Option<Map<String, Value>>,
     reasoning_budget: Option<i64>,
     thinking_budget_tokens: Option<i64>,
+    lora: Option<Vec<Value>>,
     n: Option<i64>,
     logprobs: Option<bool>,
     top_logprobs: Option<i64>,
