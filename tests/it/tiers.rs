@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use hob::engine::KvType;
 use hob::engine::simulated::{Attention, ByteVocab, ChatMl, Dated, Faults, SimulatedModel};
 use hob::prompt::{Moment, Profile};
-use hob::request::{LayoutMode, Message, Role};
+use hob::request::{LayoutMode, Message, MissCause, Role};
 use serde_json::json;
 
 use crate::cold::{cold, model, plan, planner, wire};
@@ -135,6 +135,8 @@ fn truncated_empty_and_random_files_are_a_named_miss_and_go() {
         spoiled.iter().for_each(|path| spoil(path));
         let (house, faults) = start(state.path());
         assert!(faults.n_computed() > 0, "{name}: the pin was computed");
+        house.await_status(|status| status.pins[0].file_fault == Some(MissCause::RestoreFailed));
+        assert_eq!(house.get("/hob/v1/pins").json()["pins"][0]["file_fault"], "restore_failed");
         for question in ["Thanks!", "One more?", "And now?", "So?", "Well?"] {
             talk.ask(&house, question);
         }
@@ -146,6 +148,7 @@ fn truncated_empty_and_random_files_are_a_named_miss_and_go() {
         }
         let (house, faults) = start(state.path());
         assert_eq!(faults.n_computed(), 0, "{name}: and whole files are there now");
+        assert_eq!(house.status().pins[0].file_fault, None);
         house.close();
     }
 }
@@ -158,6 +161,7 @@ fn what_another_model_or_another_kv_type_computed_is_a_miss_that_says_so_and_goe
         let before = files(state.path());
         let (house, faults) = start_as(state.path(), kv_type, weights);
         assert!(faults.n_computed() > 0, "{cause}: the pin was computed");
+        assert_eq!(house.status().pins[0].file_fault.map(MissCause::name), Some(cause));
         let told = talk.ask(&house, "Thanks!");
         assert!(told.cache.contains(&format!("cause={cause};")), "{}", told.cache);
         let n_pin = house.status().pins[0].n_tokens;
@@ -183,6 +187,7 @@ fn a_file_that_was_changed_behind_its_header_is_a_named_miss() {
     }
     let (house, faults) = start(state.path());
     assert!(faults.n_computed() > 0, "the pin was computed");
+    assert_eq!(house.status().pins[0].file_fault, Some(MissCause::RestoreFailed));
     let told = talk.ask(&house, "Thanks!");
     assert!(told.cache.contains("cause=restore_failed"), "{}", told.cache);
     house.await_rest();
