@@ -21,7 +21,7 @@ use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, op
 use super::pinned_day::PinnedDay;
 use super::regions::{self, Region, Regions};
 use super::seen::Wish;
-use super::sentinel::{Controls, Reserved};
+use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
 use super::{
@@ -243,7 +243,7 @@ impl Planner {
         // In `optimise` each prompt shows the pins' day, and the live block the true one.
         let is_frozen = mode == Mode::Optimise && landing.prints_date;
         let mut wanted = wanted::with_default(&request.wanted, house.and_then(|house| house.thinking)).into_owned();
-        guard_args(&mut wanted, controls)?;
+        wanted::guard(&mut wanted, controls)?;
         let shown = Shown::at(if is_frozen { self.pinned.shown() } else { now }, wanted);
         let house_slots = match with_house {
             true => {
@@ -550,18 +550,6 @@ pub fn forget_files(layout: &Path, wishes: &Path, whose: Option<Owner>) -> Resul
         return Err(format!("{} cannot be written", layout.display()));
     }
     Wishes::load(wishes).forget(whose).map(drop)
-}
-
-/// Keeps control tokens that are spelled in what a template may ask for text, as in messages.
-fn guard_args(wanted: &mut Wanted, controls: &Controls) -> Result<(), PromptError> {
-    let reserved = |place: String| move |Reserved(code)| PromptError::ReservedElsewhere { place, code };
-    for (name, json) in &mut wanted.template_args {
-        controls.guard_json(json).map_err(reserved(format!("chat_template_kwargs.{name}")))?;
-    }
-    if let Some(effort) = &mut wanted.thinking.effort {
-        controls.guard(effort).map_err(reserved("reasoning_effort".to_owned()))?;
-    }
-    Ok(())
 }
 
 /// Tokens in front of the conversation's turns.
