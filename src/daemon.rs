@@ -126,7 +126,7 @@ impl Daemon {
             file: Some(config.layout_file()).filter(|file| file.is_absolute()),
         });
         if config.pins_file().is_absolute() {
-            planner = planner.with_wishes(&config.pins_file());
+            planner = planner.with_wishes(&config.pins_file()).with_day_file(config.day_file());
         }
         let pins = pins(&mut planner)?.into_iter().map(pin).collect();
 

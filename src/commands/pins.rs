@@ -78,5 +78,12 @@ fn line(pin: &Value) -> String {
     };
     let saved = pin["saved_s"].as_f64().map(|seconds| format!(", {seconds} s saved")).unwrap_or_default();
     let age = pin["age_s"].as_u64().unwrap_or_default();
-    format!("{whose}, {} tokens, {place}, pinned {age} s ago, {} hits{saved}", n("tokens"), n("hits"))
+    let fault = match pin["file_fault"].as_str() {
+        None => "",
+        Some("model") => "; computed again: its file was another model's",
+        Some("kv_type") => "; computed again: its file had another kv_type",
+        Some("settings") => "; computed again: its file was written by another version or under other settings",
+        Some(_) => "; computed again: its file was damaged or gone",
+    };
+    format!("{whose}, {} tokens, {place}, pinned {age} s ago, {} hits{saved}{fault}", n("tokens"), n("hits"))
 }

@@ -48,7 +48,7 @@ const KV_TYPES: [KvType; 3] = [KvType::F16, KvType::Q8_0, KvType::Q4_0];
 pub fn plan(config: &Config) -> Result<Plan, PlanError> {
     let profiles = config::read_profiles(config)?;
     let model = super::model::load_vocabulary(config)?;
-    let machine_bytes = crate::engine::llama::memory_bytes(config.model.gpu);
+    let machine_bytes = crate::engine::llama::memory_bytes(config.model.gpu, config::memory_limit());
     Ok(Plan::of(config, profiles, &*model, machine_bytes)?)
 }
 
@@ -187,8 +187,10 @@ pub struct MemoryPart {
     pub kv: u64,
     pub compute: u64,
     pub output: u64,
+    /// For K/V that leaves the cells: `cache.ram`, or what of it fits beside the rest.
+    pub cache_ram: u64,
     pub total: u64,
-    /// What the machine has, used or not.
+    /// What the machine has and this process may take, used or not.
     pub machine: u64,
 }
 
@@ -214,10 +216,11 @@ impl Plan {
         let (facts, vocab) = (model.facts(), model.vocab());
         let mut planner = Planner::new(vocab.clone(), model.template(), config.model.name.clone(), profiles.clone())?;
         let heads = planner.pins()?;
-        let n_seq_max = n_seq_max(config.model.parallel, heads.len(), facts.n_vocab, |n| model.n_ids(n));
+        let (parallel, context) = (config.model.parallel, config.model.context);
+        let n_seq_max = n_seq_max(parallel, heads.len(), context, facts.n_vocab, |n| model.n_ids(n));
         let n_ids = model.n_ids(n_seq_max);
         let live = config.profiles.iter().map(|profile| (profile.name.clone(), live_names(profile))).collect();
-        let sums = Sums { config: &config.model, live, facts, n_ids, machine_bytes };
+        let sums = Sums { config: &config.model, cache: &config.cache, live, facts, n_ids, machine_bytes };
         let n_cells = config.model.context.next_multiple_of(CELLS_STEP);
         let shares = model.memory() == Memory::Rewindable;
 
@@ -230,7 +233,11 @@ impl Plan {
         });
         misfits.extend(sums.memory_misfit(&config.file, n_cells, n_pinned));
 
+        let memory = sums.memory(config.model.kv_type, n_cells);
         let mut warnings = Vec::from_iter(sums.long_context(&config.file));
+        warnings.extend(sums.small_disk(&config.file, n_pinned));
+        // Where the model itself does not fit, that is what has to be told.
+        warnings.extend(sums.smaller_cache(&config.file, &memory).filter(|_| misfits.is_empty()));
         let template = template(config, &planner);
         if template.prints_time {
             let problem = "the chat template prints the time of day: nothing behind it can be reused, unless layout.mode \
@@ -260,7 +267,7 @@ impl Plan {
                 n_left: n_cells.saturating_sub(n_pinned),
                 n_left_min: LEFT_FOR_REQUESTS,
             },
-            memory: sums.memory(config.model.kv_type, n_cells),
+            memory,
             misfits,
             warnings,
         })
@@ -300,6 +307,7 @@ fn live_names(profile: &config::ProfileFiles) -> Vec<String> {
 /// What the parts are computed from.
 struct Sums<'a> {
     config: &'a config::Model,
+    cache: &'a config::Cache,
     /// Of each profile, what stands in front of its questions.
     live: Vec<(String, Vec<String>)>,
     facts: &'a ModelFacts,
@@ -404,12 +412,43 @@ impl Sums<'_> {
         let kv = n_cells as u64 * self.facts.kv_bytes_per_token(kv_type);
         let compute = self.facts.compute_bytes(n_cells as u64, n_batch);
         let output = self.facts.output_bytes(self.n_ids as u64);
-        let total = weights + kv + compute + output;
-        MemoryPart { weights, kv, compute, output, total, machine: self.machine_bytes }
+        let needed = weights + kv + compute + output;
+        let cache_ram = config::that_fits(self.cache.ram, self.machine_bytes, needed);
+        MemoryPart { weights, kv, compute, output, cache_ram, total: needed + cache_ram, machine: self.machine_bytes }
+    }
+
+    /// Bytes that must be there. What leaves the cells is kept in RAM only where there is some left.
+    fn needed(&self, kv_type: KvType, n_cells: usize) -> u64 {
+        let memory = self.memory(kv_type, n_cells);
+        memory.total - memory.cache_ram
     }
 
     fn fits(&self, kv_type: KvType, n_cells: usize) -> bool {
-        self.memory(kv_type, n_cells).total <= self.machine_bytes
+        self.needed(kv_type, n_cells) <= self.machine_bytes
+    }
+
+    /// Says so if less is kept in RAM than configured.
+    fn smaller_cache(&self, file: &Path, memory: &MemoryPart) -> Option<Fault> {
+        (memory.cache_ram < self.cache.ram).then(|| {
+            let problem = format!(
+                "is more than is left beside model and context: {} are used; make it smaller or give hob more memory",
+                bytes(memory.cache_ram)
+            );
+            fault(file, "cache.ram", format!("{:?}", config::write_size(self.cache.ram)), problem)
+        })
+    }
+
+    /// Says so if the profiles' K/V is more than may lie on disk.
+    fn small_disk(&self, file: &Path, n_pinned: usize) -> Option<Fault> {
+        let needed = self.kv_bytes(n_pinned);
+        (self.cache.disk > 0 && needed > self.cache.disk).then(|| {
+            let problem = format!(
+                "the profiles need {}: files that they have already stay, others are not written, and their profiles are \
+                 computed at each start",
+                bytes(needed)
+            );
+            fault(file, "cache.disk", format!("{:?}", config::write_size(self.cache.disk)), problem)
+        })
     }
 
     /// The first format, from the configured one on, with which `n_cells` fit.
@@ -450,8 +489,8 @@ impl Sums<'_> {
 
     /// Whether all of it is more than the machine has. Beside the cells, `n_pinned` must stay possible.
     fn memory_misfit(&self, file: &Path, n_cells: usize, n_pinned: usize) -> Option<Misfit> {
-        let needed = self.memory(self.config.kv_type, n_cells);
-        let missing_bytes = needed.total.checked_sub(self.machine_bytes).filter(|n_bytes| *n_bytes > 0)?;
+        let needed = self.needed(self.config.kv_type, n_cells);
+        let missing_bytes = needed.checked_sub(self.machine_bytes).filter(|n_bytes| *n_bytes > 0)?;
         let quantised = self.kv_type_for(n_cells).map(|kv_type| format!("model.kv_type = \"{}\"", kv_type.name()));
         let n_least = (n_pinned + LEFT_FOR_REQUESTS).next_multiple_of(CELLS_STEP);
         let shorter = (n_least..n_cells)
@@ -466,7 +505,7 @@ impl Sums<'_> {
         };
         let problem = format!(
             "weights, K/V and buffers need {}, this machine has {}: {} too few; {instead}",
-            bytes(needed.total),
+            bytes(needed),
             bytes(self.machine_bytes),
             bytes(missing_bytes)
         );

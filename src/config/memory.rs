@@ -1,15 +1,29 @@
-//! How much memory this process could still take.
+//! How much memory this process could take, and what of it a cache may.
 //!
 //! *Available* is what could be allocated without taking it from somebody: the machine's own estimate, and what every cgroup
 //! above this process leaves. A cache that is larger than that ends by an OOM kill, which no cache is worth.
 
 use std::path::{Path, PathBuf};
 
+/// Memory that stays free beside everything that is counted: stacks, requests, what others need in the next moment.
+const SPARE_BYTES: u64 = 256 << 20;
+
+/// What of `wanted` bytes fits where there are `n_bytes` and `needed` of them are taken, in whole MiB.
+pub fn that_fits(wanted: u64, n_bytes: u64, needed: u64) -> u64 {
+    wanted.min(n_bytes.saturating_sub(needed + SPARE_BYTES) >> 20 << 20)
+}
+
+/// The most that the cgroups of this process let it have, used or not, in bytes; `None`: as much as there is.
+pub fn memory_limit() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    least_of_cgroups(&groups, Path::new("/sys/fs/cgroup"), Names::limit)
+}
+
 /// Bytes; `None` where the system does not tell.
 pub fn available_memory() -> Option<u64> {
     let of_machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_meminfo(&text));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let of_groups = of_cgroups(&groups, Path::new("/sys/fs/cgroup"));
+    let of_groups = least_of_cgroups(&groups, Path::new("/sys/fs/cgroup"), Names::left);
     of_machine.into_iter().chain(of_groups).min()
 }
 
@@ -20,9 +34,9 @@ fn of_meminfo(text: &str) -> Option<u64> {
     Some(kilobytes << 10)
 }
 
-/// The least that the groups in `/proc/self/cgroup` and those above them leave. Inside a container the group's own path may not
-/// be mounted: then the mount itself is the group.
-fn of_cgroups(groups: &str, mount: &Path) -> Option<u64> {
+/// The least that `of_folder` finds for the groups in `/proc/self/cgroup` and those above them. Inside a container the group's own
+/// path may not be mounted: then the mount itself is the group.
+fn least_of_cgroups(groups: &str, mount: &Path, of_folder: fn(&Names, &Path) -> Option<u64>) -> Option<u64> {
     let left = groups.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':');
         let (_, controllers, group) = (parts.next()?, parts.next()?, parts.next()?);
@@ -35,7 +49,7 @@ fn of_cgroups(groups: &str, mount: &Path) -> Option<u64> {
         let own = mount.join(group.trim_start_matches('/'));
         let folders: Vec<PathBuf> =
             own.ancestors().take_while(|folder| folder.starts_with(&mount)).map(Into::into).collect();
-        folders.iter().filter_map(|folder| names.left(folder)).min()
+        folders.iter().filter_map(|folder| of_folder(names, folder)).min()
     });
     left.min()
 }
@@ -53,10 +67,14 @@ const VERSION_1: Names =
     Names { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", reclaimable: "total_inactive_file" };
 
 impl Names {
+    fn limit(&self, folder: &Path) -> Option<u64> {
+        std::fs::read_to_string(folder.join(self.limit)).ok()?.trim().parse().ok()
+    }
+
     /// What the group leaves; `None`: it has no limit ("max" is no number; version 1 writes a very large one).
     fn left(&self, folder: &Path) -> Option<u64> {
         let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
-        let limit: u64 = read(self.limit)?.trim().parse().ok()?;
+        let limit = self.limit(folder)?;
         let used: u64 = read(self.used)?.trim().parse().ok()?;
         let stat = read("memory.stat").unwrap_or_default();
         let of_line = |line: &str| line.strip_prefix(self.reclaimable)?.trim().parse::<u64>().ok();
@@ -74,6 +92,13 @@ mod tests {
         let text = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    2000000 kB\n";
         assert_eq!(of_meminfo(text), Some(2_048_000_000));
         assert_eq!(of_meminfo("MemTotal: 1 kB"), None);
+    }
+
+    #[test]
+    fn a_cache_leaves_some_memory_free() {
+        assert_eq!(that_fits(1 << 30, 4 << 30, 600 << 20), 1 << 30);
+        assert_eq!(that_fits(1 << 30, 1 << 30, 600 << 20), 168 << 20);
+        assert_eq!(that_fits(1 << 30, 100 << 20, 600 << 20), 0);
     }
 
     fn write(folder: &Path, files: &[(&str, &str)]) {
@@ -95,11 +120,14 @@ mod tests {
             &mount.path().join("system.slice/hob.service"),
             &[("memory.max", "max\n"), ("memory.current", "300\n"), ("memory.stat", stat)],
         );
-        assert_eq!(of_cgroups("0::/system.slice/hob.service\n", mount.path()), Some(400));
-        assert_eq!(of_cgroups("0::/elsewhere\n", mount.path()), None, "no limit");
+        let left = |groups: &str| least_of_cgroups(groups, mount.path(), Names::left);
+        assert_eq!(left("0::/system.slice/hob.service\n"), Some(400));
+        assert_eq!(left("0::/elsewhere\n"), None, "no limit");
+        let limit = least_of_cgroups("0::/system.slice/hob.service\n", mount.path(), Names::limit);
+        assert_eq!(limit, Some(1000));
         // As a container sees it: its own group is the mount.
         write(mount.path(), &[("memory.max", "500\n"), ("memory.current", "600\n"), ("memory.stat", "")]);
-        assert_eq!(of_cgroups("0::/docker/abc\n", mount.path()), Some(0));
+        assert_eq!(left("0::/docker/abc\n"), Some(0));
     }
 
     #[test]
@@ -111,6 +139,7 @@ mod tests {
             ("memory.stat", "inactive_file 9\ntotal_inactive_file 50\n"),
         ];
         write(&mount.path().join("memory/docker/abc"), &files);
-        assert_eq!(of_cgroups("5:cpu:/docker/abc\n4:memory:/docker/abc\n", mount.path()), Some(850));
+        let groups = "5:cpu:/docker/abc\n4:memory:/docker/abc\n";
+        assert_eq!(least_of_cgroups(groups, mount.path(), Names::left), Some(850));
     }
 }

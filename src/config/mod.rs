@@ -22,7 +22,7 @@ use std::time::Duration;
 
 pub use client::{Access, ClientEntry, KeyHash, Rate, is_client_name};
 pub use fault::{ConfigError, Fault};
-pub use memory::available_memory;
+pub use memory::{available_memory, memory_limit, that_fits};
 pub use places::locate;
 pub use profile::{read_profiles, read_text};
 pub use units::{parse_duration, parse_size, write_duration, write_size};
@@ -46,6 +46,11 @@ impl Config {
     /// Which pins clients asked for. Private text.
     pub fn pins_file(&self) -> PathBuf {
         self.state_folder.join("pins")
+    }
+
+    /// The day that pins show, where they keep one.
+    pub fn day_file(&self) -> PathBuf {
+        self.state_folder.join("pinned-day")
     }
 
     /// The key of commands on this machine, where clients have keys.

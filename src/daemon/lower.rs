@@ -10,7 +10,7 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use super::chain;
-use crate::config::{Config, available_memory, write_size};
+use crate::config::{Config, available_memory, that_fits, write_size};
 use crate::engine::{KvType, ModelFacts};
 use crate::scheduler::{Budgets, Lower, Opened};
 use crate::snapshots::identity::{KV_TYPE, MODEL};
@@ -18,9 +18,6 @@ use crate::snapshots::{Folder, Identity, Reporter, Secret, Snapshots, SnapshotsH
 
 /// In the state folder: which hash each model file had, so that gigabytes are not read at each start.
 const WEIGHTS: &str = "weights";
-
-/// Memory that stays free beside everything that is counted: stacks, requests, what others need in the next moment.
-const SPARE_BYTES: u64 = 256 << 20;
 
 /// What the thread needs, out of the configuration.
 pub(super) struct Settings {
@@ -67,9 +64,8 @@ impl Settings {
         let configured = self.cache.ram;
         let Some(available) = available else { return configured };
         // Weights are mapped files, which count as available: they must stay where they are.
-        let needed = self.weight_bytes + self.compute_bytes + SPARE_BYTES;
-        let left = available.saturating_sub(needed) >> 20 << 20;
-        if configured <= left {
+        let left = that_fits(configured, available, self.weight_bytes + self.compute_bytes);
+        if left == configured {
             return configured;
         }
         warn!(

@@ -123,6 +123,9 @@ fn pin_json(pin: &PinStatus, tokens_per_second: u64) -> Value {
     value["age_s"] = pin.since.elapsed().as_secs().into();
     value["hits"] = pin.n_hits.into();
     value["reused"] = pin.n_reused.into();
+    if let Some(fault) = pin.file_fault {
+        value["file_fault"] = fault.name().into();
+    }
     // Unknown until something was computed.
     let saved = pin.n_reused as f64 / tokens_per_second as f64;
     value["saved_s"] = (tokens_per_second > 0).then(|| (10.0 * saved).round() / 10.0).into();

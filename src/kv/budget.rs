@@ -57,14 +57,22 @@ impl Ids {
 
 /// Sequence ids to ask the context for: for answers, warming, pins and as many resident leaves as are cheap.
 ///
-/// Each id costs n_vocab × 4 bytes of output buffer: 32 MiB of that is the most, unless answers and
-/// pins alone need more. An answer may need two, its own and one that its node inherited. llama.cpp has at most 256.
+/// Each id costs n_vocab × 4 bytes of output buffer, which llama.cpp fills at once: 32 MiB of that is the most, and one id
+/// for 32 of the `n_cells`, since few leaves are shorter, unless answers and pins alone need more. An answer may need two, its
+/// own and one that its node inherited. llama.cpp has at most 256.
 /// `n_ids` tells how many ids of the context so many sequences need: an engine keeps some to itself.
-pub fn n_seq_max(parallel: usize, n_pins: usize, n_vocab: u64, n_ids: impl Fn(usize) -> usize) -> usize {
+pub fn n_seq_max(
+    parallel: usize,
+    n_pins: usize,
+    n_cells: usize,
+    n_vocab: u64,
+    n_ids: impl Fn(usize) -> usize,
+) -> usize {
     const OUTPUT_BYTES_MAX: u64 = 32 << 20;
     const N_IDS_MAX: usize = 256;
+    const LEAF_CELLS: usize = 32;
     let needed = 2 * parallel + n_pins + 4;
-    let cheap = (OUTPUT_BYTES_MAX / (4 * n_vocab.max(1))) as usize;
+    let cheap = (OUTPUT_BYTES_MAX / (4 * n_vocab.max(1))).min((n_cells / LEAF_CELLS) as u64) as usize;
     let most = |n_ids_max: usize| (1..=n_ids_max).rev().find(|&n| n_ids(n) <= n_ids_max).unwrap_or(1);
     most(cheap.clamp(1, N_IDS_MAX)).max(needed).min(most(N_IDS_MAX))
 }
@@ -123,12 +131,14 @@ mod tests {
     #[test]
     fn ids_that_the_engine_keeps_to_itself_are_within_the_limits() {
         let doubled = |n: usize| 2 * n + 1;
-        assert_eq!(n_seq_max(4, 2, 49_152, |n| n + 1), 169, "170 ids are 32 MiB");
-        assert_eq!(n_seq_max(4, 2, 262_144, doubled), 15, "31 ids are");
-        assert_eq!(n_seq_max(8, 2, 262_144, doubled), 22, "what answers and pins need is more than that");
-        assert_eq!(n_seq_max(4, 2, 300, doubled), 127);
-        assert_eq!(n_seq_max(100, 200, 300, |n| n), 256);
-        assert_eq!(n_seq_max(1, 0, u64::MAX / 8, |n| n), 6);
+        let n_cells = 16_384;
+        assert_eq!(n_seq_max(4, 2, n_cells, 49_152, |n| n + 1), 169, "170 ids are 32 MiB");
+        assert_eq!(n_seq_max(4, 2, 1024, 49_152, |n| n + 1), 31, "32 leaves have 32 cells each");
+        assert_eq!(n_seq_max(4, 2, n_cells, 262_144, doubled), 15, "31 ids are");
+        assert_eq!(n_seq_max(8, 2, n_cells, 262_144, doubled), 22, "what answers and pins need is more than that");
+        assert_eq!(n_seq_max(4, 2, n_cells, 300, doubled), 127);
+        assert_eq!(n_seq_max(100, 200, n_cells, 300, |n| n), 256);
+        assert_eq!(n_seq_max(1, 0, n_cells, u64::MAX / 8, |n| n), 6);
     }
 
     #[test]

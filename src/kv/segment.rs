@@ -28,6 +28,11 @@ impl SegmentKey {
     pub fn hex(&self) -> String {
         blake3::Hash::from_bytes(self.0).to_hex().to_string()
     }
+
+    /// What `hex` gave.
+    pub fn from_hex(digits: &str) -> Option<SegmentKey> {
+        blake3::Hash::from_hex(digits).ok().map(|hash| SegmentKey(*hash.as_bytes()))
+    }
 }
 
 impl std::fmt::Debug for SegmentKey {

@@ -21,6 +21,7 @@ mod live;
 mod memo;
 mod moment;
 mod order;
+mod pinned_day;
 mod planner;
 mod regions;
 mod seen;

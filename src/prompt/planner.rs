@@ -18,9 +18,10 @@ use super::kept::Kept;
 use super::landing::{Landed, Landing};
 use super::live::{Fit, Input, Laid, Mode};
 use super::order::{Arrangement, House, Rules, arrange_for_house, arrange_own, opened_by_user, part_live};
+use super::pinned_day::PinnedDay;
 use super::regions::{self, Region, Regions};
 use super::seen::Wish;
-use super::sentinel::{Controls, Reserved};
+use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolsets;
 use super::{
@@ -45,7 +46,7 @@ pub struct Planner {
     wishes: Wishes,
     house_live: HouseReader,
     /// The day that pins show, where the template prints one.
-    pinned: Moment,
+    pinned: PinnedDay,
     renew: Option<PinsSink>,
     is_stored: bool,
     clock: Box<dyn Fn() -> Moment + Send>,
@@ -90,7 +91,7 @@ impl Planner {
             kept: Kept::load(None),
             wishes: Wishes::default(),
             house_live: Box::new(|_| HouseLive::default()),
-            pinned: Moment::now(),
+            pinned: PinnedDay::of(Moment::now()),
             renew: None,
             is_stored: false,
             clock: Box::new(Moment::now),
@@ -128,7 +129,16 @@ impl Planner {
 
     /// The moment whose day pins show; without it, that of `new`.
     pub fn with_day(mut self, now: Moment) -> Planner {
-        self.pinned = now;
+        self.pinned = PinnedDay::of(now);
+        self
+    }
+
+    /// Keeps in `file` the day that pins show where they keep it (`optimise`), so that after a restart on another day they are
+    /// the same ones until midnight.
+    pub fn with_day_file(mut self, file: PathBuf) -> Planner {
+        if self.landing.prints_date && self.layout.mode == LayoutMode::Optimise {
+            self.pinned = self.pinned.in_file(file);
+        }
         self
     }
 
@@ -150,6 +160,7 @@ impl Planner {
 
     /// Lets `run` ask `clock` what time it is, instead of the machine.
     pub fn set_clock(&mut self, clock: impl Fn() -> Moment + Send + 'static) {
+        self.pinned.start_at(clock());
         self.clock = Box::new(clock);
     }
 
@@ -232,8 +243,8 @@ impl Planner {
         // In `optimise` each prompt shows the pins' day, and the live block the true one.
         let is_frozen = mode == Mode::Optimise && landing.prints_date;
         let mut wanted = wanted::with_default(&request.wanted, house.and_then(|house| house.thinking)).into_owned();
-        guard_args(&mut wanted, controls)?;
-        let shown = Shown::at(if is_frozen { &self.pinned } else { now }, wanted);
+        wanted::guard(&mut wanted, controls)?;
+        let shown = Shown::at(if is_frozen { self.pinned.shown() } else { now }, wanted);
         let house_slots = match with_house {
             true => {
                 let live = house.map(|house| (self.house_live)(&house.name)).unwrap_or_default();
@@ -393,11 +404,14 @@ impl Planner {
 
     /// What to keep warm: of each profile the head that all its requests share. A profile without a stable end has none.
     pub fn pins(&mut self) -> Result<Vec<Head>, PromptError> {
-        let Planner { houses, landing, toolsets, tokeniser, heads, .. } = self;
-        let shown = Shown::at(&self.pinned, Wanted::default());
+        self.pinned.recall();
+        let Planner { houses, landing, toolsets, tokeniser, heads, pinned, .. } = self;
         let by_fallback = toolsets.by_fallback();
         let mut pins = Vec::with_capacity(houses.len());
         for house in houses.iter() {
+            // As its requests show it that say nothing of thinking.
+            let wanted = wanted::with_default(&Wanted::default(), house.thinking).into_owned();
+            let shown = Shown::at(pinned.shown(), wanted);
             let toolset = toolsets.get(&house.tools)?;
             let rules = Rules { landing: *landing, by_fallback, tools: toolset };
             let Arrangement { messages, mut sections, ends } = arrange_for_house(house, &[], false, &rules);
@@ -420,7 +434,7 @@ impl Planner {
         }
         // One that was made under another name of the model, say, must not keep the house from starting.
         for wish in self.wishes.iter().cloned().collect::<Vec<_>>() {
-            match self.head(&wish, &self.pinned.clone()) {
+            match self.head(&wish, &self.pinned.shown().clone()) {
                 Ok(head) => pins.push(head),
                 Err(error) => tracing::warn!(pin = wish.name, %error, "a pin is left out"),
             }
@@ -437,19 +451,24 @@ impl Planner {
         Ok(Head { name: wish.name.clone(), owner: wish.owner(), is_configured: false, prompt, sections })
     }
 
-    /// The pins anew, if the template prints the date and it is another one than theirs. In `optimise` they keep theirs.
+    /// The pins anew, if the template prints the date and it is another one than theirs. In `optimise` they keep theirs, but for
+    /// one that they had before the start: that is over with the day of the start.
     pub fn turn_day(&mut self, now: &Moment) -> Result<Option<Vec<Head>>, PromptError> {
-        if !self.follows_calendar() || now.day() == self.pinned.day() {
+        let is_over = match self.layout.mode {
+            LayoutMode::Optimise => self.pinned.is_over(now),
+            _ => now.day() != self.pinned.shown().day(),
+        };
+        if !self.follows_calendar() || !is_over {
             return Ok(None);
         }
-        self.pinned = now.clone();
+        self.pinned.turn(now);
         self.pins().map(Some)
     }
 
     fn follows_calendar(&self) -> bool {
         self.landing.prints_date
             && (!self.houses.is_empty() || self.wishes.iter().next().is_some())
-            && self.layout.mode != LayoutMode::Optimise
+            && (self.layout.mode != LayoutMode::Optimise || self.pinned.is_kept())
     }
 
     /// Gives new pins out where there are any.
@@ -531,18 +550,6 @@ pub fn forget_files(layout: &Path, wishes: &Path, whose: Option<Owner>) -> Resul
         return Err(format!("{} cannot be written", layout.display()));
     }
     Wishes::load(wishes).forget(whose).map(drop)
-}
-
-/// Keeps control tokens that are spelled in what a template may ask for text, as in messages.
-fn guard_args(wanted: &mut Wanted, controls: &Controls) -> Result<(), PromptError> {
-    let reserved = |place: String| move |Reserved(code)| PromptError::ReservedElsewhere { place, code };
-    for (name, json) in &mut wanted.template_args {
-        controls.guard_json(json).map_err(reserved(format!("chat_template_kwargs.{name}")))?;
-    }
-    if let Some(effort) = &mut wanted.thinking.effort {
-        controls.guard(effort).map_err(reserved("reasoning_effort".to_owned()))?;
-    }
-    Ok(())
 }
 
 /// Tokens in front of the conversation's turns.

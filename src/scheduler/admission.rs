@@ -286,6 +286,10 @@ impl<E: Engine> Scheduler<E> {
         let n_hit = self.cache.find(sequence.owner, &sequence.tokens);
         let found = self.cache.restorable(sequence.owner, &sequence.tokens);
         let restorable = found.filter(|found| found.is_faster);
+        if restorable.is_none() {
+            let cause = self.miss_cause(&sequence);
+            self.pins.explain(index, cause);
+        }
         match self.stand(&sequence, None, restorable) {
             Ok(Some(standing)) => {
                 sequence.restoring = restorable.map(|_| Restoring::new(Instant::now(), n_hit));

@@ -39,7 +39,7 @@ use crate::kv::learned::Learned;
 use crate::kv::tiers::{Held, Tiers};
 pub use crate::kv::{Budgets, Cells};
 use crate::kv::{Cache, PinsTooLarge};
-use crate::request::{Event, Owner, Sampling, TokenPrompt};
+use crate::request::{Event, MissCause, Owner, Sampling, TokenPrompt};
 use crate::snapshots::Report;
 use crate::telemetry::Record;
 
@@ -137,6 +137,8 @@ pub struct PinStatus {
     /// Requests that stood on it, and tokens they did not compute.
     pub n_hits: u64,
     pub n_reused: u64,
+    /// It was computed again, because of this of the file that it should have come from.
+    pub file_fault: Option<MissCause>,
 }
 
 /// Why a request was not taken.
@@ -346,7 +348,7 @@ fn open<M: Model>(
     let facts = model.facts();
     let context = ContextOptions {
         n_cells: options.n_cells,
-        n_seq_max: n_seq_max(options.parallel, options.pins.len(), facts.n_vocab, |n| model.n_ids(n)),
+        n_seq_max: n_seq_max(options.parallel, options.pins.len(), options.n_cells, facts.n_vocab, |n| model.n_ids(n)),
         n_batch: n_batch(options.parallel),
         kv_type: options.kv_type,
         threads: options.threads,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::{Pin, PinError, PinStatus};
 use crate::engine::{Limits, Memory};
 use crate::kv::{Pinned, PinsTooLarge, check_pins};
-use crate::request::{Owner, Token};
+use crate::request::{MissCause, Owner, Token};
 
 /// A pin that failed to warm this often is left alone: the step fails for a reason that trying again does not mend.
 const TRIES: u32 = 3;
@@ -24,11 +24,14 @@ struct Entry {
     n_hits: u64,
     n_reused: u64,
     since: Instant,
+    /// What was wrong with the file that it should have come from.
+    file_fault: Option<MissCause>,
 }
 
 impl Entry {
     fn new(pin: Pin) -> Entry {
-        Entry { pin, state: State::Cold, n_failures: 0, n_hits: 0, n_reused: 0, since: Instant::now() }
+        let since = Instant::now();
+        Entry { pin, state: State::Cold, n_failures: 0, n_hits: 0, n_reused: 0, since, file_fault: None }
     }
 }
 
@@ -120,6 +123,21 @@ impl Pins {
         self.pins[index].state = State::Cold;
     }
 
+    /// The pin at `index` has to be computed; remembered if a file is to blame.
+    pub(super) fn explain(&mut self, index: usize, cause: MissCause) {
+        if matches!(cause, MissCause::RestoreFailed | MissCause::Model | MissCause::KvType | MissCause::Settings) {
+            self.pins[index].file_fault = Some(cause);
+        }
+    }
+
+    /// A damaged file that could not tell what it held was the one of the pin that these are the tokens of.
+    pub(super) fn explain_damaged(&mut self, owner: Owner, tokens: &[Token]) {
+        let is_meant = |entry: &Entry| entry.pin.owner == owner && entry.pin.prompt.tokens == tokens;
+        if let Some(index) = self.pins.iter().position(is_meant) {
+            self.explain(index, MissCause::RestoreFailed);
+        }
+    }
+
     pub(super) fn set_failed(&mut self, index: usize) {
         self.pins[index].n_failures += 1;
         self.pins[index].state = State::Cold;
@@ -146,6 +164,7 @@ impl Pins {
         let old = std::mem::replace(&mut self.pins[index].pin, pin);
         debug_assert_eq!(old.name, self.pins[index].pin.name);
         self.pins[index].n_failures = 0;
+        self.pins[index].file_fault = None;
         match std::mem::replace(&mut self.pins[index].state, State::Cold) {
             State::Warm(pinned) => Some(pinned),
             State::Cold | State::Warming { .. } => None,
@@ -189,6 +208,7 @@ impl Pins {
                 has_failed: !is_warm && entry.n_failures >= TRIES,
                 n_hits: entry.n_hits,
                 n_reused: entry.n_reused,
+                file_fault: entry.file_fault,
             }
         };
         self.pins.iter().map(status).collect()

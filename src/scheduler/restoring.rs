@@ -176,6 +176,9 @@ impl<E: Engine> Scheduler<E> {
             false => self.miss_cause(&self.running[index].sequence),
         };
         self.tell_admitted(index, cause);
+        if let Work::Warm(pin) = self.running[index].sequence.work {
+            self.pins.explain(pin, cause);
+        }
         if is_complete {
             self.finish(index, crate::request::Finish::Stop, None);
             return false;

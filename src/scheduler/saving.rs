@@ -4,7 +4,8 @@
 //! One piece a step, and none in a step that computes a prompt. One segment is being written at a time: what is on its way to
 //! disk lies in RAM beside the budget.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,8 @@ pub(super) struct Savings {
     to_keep: VecDeque<(Owner, Vec<Token>, Kept)>,
     to_write: VecDeque<SegmentKey>,
     to_remove: VecDeque<SegmentKey>,
+    /// Named by damaged files that did not tell what they held; known again when that is saved again.
+    damaged: BTreeSet<SegmentKey>,
     writing: Option<SegmentKey>,
     /// Until then admission waits for the first report.
     sweep_until: Option<Instant>,
@@ -114,6 +117,9 @@ impl<E: Engine> Scheduler<E> {
         match self.cache.save_piece(&mut self.engine, saving) {
             Saved::Piece => self.savings.is_busy = true,
             Saved::Segment { key, is_passing } => {
+                if self.savings.damaged.remove(&key) {
+                    self.pins.explain_damaged(saving.owner(), saving.tokens());
+                }
                 if is_passing {
                     self.savings.to_write.push_back(key);
                 }
@@ -194,12 +200,20 @@ impl<E: Engine> Scheduler<E> {
                     let n_files = found.len();
                     self.cache.tiers().take_found(found);
                     self.cache.tiers().keep_pins(&self.pins.prefixes());
-                    let held = self.cache.tiers().held();
-                    info!(n_files, n_bytes = held.disk, "K/V on disk");
+                    let (held, budget) = (self.cache.tiers().held().disk, self.cache.tiers().budgets().disk);
+                    info!(n_files, n_bytes = held, "K/V on disk");
+                    if held > budget {
+                        warn!(
+                            n_bytes = held,
+                            budget, "profiles hold more of the disk than cache.disk: their files stay"
+                        );
+                    }
                 }
                 for dropped in swept.dropped {
-                    if let Some(header) = dropped.header {
-                        self.cache.refuse(*header, miss_cause(&dropped.because));
+                    let key = || SegmentKey::from_hex(Path::new(&dropped.file).file_stem()?.to_str()?);
+                    match dropped.header {
+                        Some(header) => self.cache.refuse(*header, miss_cause(&dropped.because)),
+                        None => self.savings.damaged.extend(key()),
                     }
                 }
             }

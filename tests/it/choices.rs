@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use crate::cold;
 use crate::house::{House, MODEL, Setup, Usage};
 
-/// Answers of 16 tokens to one long question: the texts, the usage, and the tokens that the engine computed for it all.
+/// Answers of 16 tokens to one long question: the texts, the usage, and the tokens that the engine computed for it all. None is
+/// guessed: how many are depends on how long steps take.
 fn ask(n_choices: usize, setup: Setup, options: &Value) -> (Vec<String>, Usage, usize) {
     let model = Arc::new(cold::model(Attention::Full));
     let faults = model.faults();
-    let house = House::start(model, setup);
+    let house = House::start(model, Setup { speculate: false, ..setup });
     let messages = [json!({ "role": "user", "content": "Is the oven on? ".repeat(80) })];
     let mut body = json!({ "model": MODEL, "messages": messages, "n": n_choices, "max_tokens": 16 });
     body.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
@@ -29,12 +30,12 @@ fn ask(n_choices: usize, setup: Setup, options: &Value) -> (Vec<String>, Usage, 
 #[test]
 fn each_choice_computes_the_last_prompt_token_and_its_own_answer() {
     let greedy = json!({ "temperature": 0 });
-    let (one, usage_of_one, n_computed_of_one) = ask(1, Setup { speculates: false, ..Setup::default() }, &greedy);
+    let (one, usage_of_one, n_computed_of_one) = ask(1, Setup::default(), &greedy);
     let n_decoded = n_computed_of_one - usage_of_one.n_prompt;
     assert!(usage_of_one.n_prompt > 1_000 && n_decoded > 0, "{usage_of_one:?}");
     // Side by side, and one after the other.
     for parallel in [8, 2, 1] {
-        let (texts, usage, n_computed) = ask(8, Setup { parallel, speculates: false, ..Setup::default() }, &greedy);
+        let (texts, usage, n_computed) = ask(8, Setup { parallel, ..Setup::default() }, &greedy);
         assert_eq!(texts, vec![one[0].clone(); 8]);
         assert_eq!(n_computed, usage.n_prompt + 7 + 8 * n_decoded, "{parallel} at once");
         let expected = Usage { n_generated: 8 * usage_of_one.n_generated, ..usage_of_one };

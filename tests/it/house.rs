@@ -39,14 +39,13 @@ pub(crate) struct Setup {
     pub(crate) layout: LayoutMode,
     pub(crate) cache: Lower,
     pub(crate) kv_type: KvType,
+    pub(crate) speculate: bool,
     /// What K/V on disk is told apart by; no engine here reads it.
     pub(crate) weights: &'static str,
     /// What profiles say of the house.
     pub(crate) live: Vec<ProfileFiles>,
     /// Outlives the daemon; `None`: one of its own.
     pub(crate) state: Option<PathBuf>,
-    /// Drafts are computed, too, and counted by the engine.
-    pub(crate) speculates: bool,
 }
 
 /// The tiers below the cells.
@@ -73,10 +72,10 @@ impl Default for Setup {
             layout: LayoutMode::Off,
             cache: Lower::default(),
             kv_type: KvType::F16,
+            speculate: true,
             weights: "weights",
             live: Vec::new(),
             state: None,
-            speculates: true,
         }
     }
 }
@@ -245,7 +244,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
             gpu_layers: GpuLayers::All,
             kv_type: setup.kv_type,
             threads: Threads::same(std::thread::available_parallelism().map_or(1, |n| n.get() - 1).max(1)),
-            speculate: setup.speculates,
+            speculate: setup.speculate,
             chat_template: None,
         },
         cache: setup.cache.configuration(&folder),
@@ -403,8 +402,18 @@ impl Answer {
         let body = reply.json();
         let choice = &body["choices"][0];
         let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{body}")).to_owned();
+        // Calls stand behind the text, as models spell them.
+        let calls = choice["message"]["tool_calls"].as_array().into_iter().flatten().map(|call| {
+            let function = &call["function"];
+            format!(
+                "<tool_call>\n{{\"name\": {}, \"arguments\": {}}}\n</tool_call>",
+                function["name"],
+                text(&function["arguments"])
+            )
+        });
+        let content = choice["message"]["content"].as_str().unwrap_or_default().to_owned();
         Answer {
-            text: text(&choice["message"]["content"]),
+            text: calls.fold(content, |said, call| said + &call),
             finish: text(&choice["finish_reason"]),
             usage: Usage::of(&body["usage"]),
         }

@@ -5,11 +5,12 @@ mod trouble;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use hob::engine::KvType;
-use hob::engine::simulated::{Attention, Faults};
-use hob::prompt::Profile;
-use hob::request::{Message, Role};
+use hob::engine::simulated::{Attention, ByteVocab, ChatMl, Dated, Faults, SimulatedModel};
+use hob::prompt::{Moment, Profile};
+use hob::request::{LayoutMode, Message, MissCause, Role};
 use serde_json::json;
 
 use crate::cold::{cold, model, plan, planner, wire};
@@ -134,6 +135,8 @@ fn truncated_empty_and_random_files_are_a_named_miss_and_go() {
         spoiled.iter().for_each(|path| spoil(path));
         let (house, faults) = start(state.path());
         assert!(faults.n_computed() > 0, "{name}: the pin was computed");
+        house.await_status(|status| status.pins[0].file_fault == Some(MissCause::RestoreFailed));
+        assert_eq!(house.get("/hob/v1/pins").json()["pins"][0]["file_fault"], "restore_failed");
         for question in ["Thanks!", "One more?", "And now?", "So?", "Well?"] {
             talk.ask(&house, question);
         }
@@ -145,6 +148,7 @@ fn truncated_empty_and_random_files_are_a_named_miss_and_go() {
         }
         let (house, faults) = start(state.path());
         assert_eq!(faults.n_computed(), 0, "{name}: and whole files are there now");
+        assert_eq!(house.status().pins[0].file_fault, None);
         house.close();
     }
 }
@@ -157,6 +161,7 @@ fn what_another_model_or_another_kv_type_computed_is_a_miss_that_says_so_and_goe
         let before = files(state.path());
         let (house, faults) = start_as(state.path(), kv_type, weights);
         assert!(faults.n_computed() > 0, "{cause}: the pin was computed");
+        assert_eq!(house.status().pins[0].file_fault.map(MissCause::name), Some(cause));
         let told = talk.ask(&house, "Thanks!");
         assert!(told.cache.contains(&format!("cause={cause};")), "{}", told.cache);
         let n_pin = house.status().pins[0].n_tokens;
@@ -182,6 +187,7 @@ fn a_file_that_was_changed_behind_its_header_is_a_named_miss() {
     }
     let (house, faults) = start(state.path());
     assert!(faults.n_computed() > 0, "the pin was computed");
+    assert_eq!(house.status().pins[0].file_fault, Some(MissCause::RestoreFailed));
     let told = talk.ask(&house, "Thanks!");
     assert!(told.cache.contains("cause=restore_failed"), "{}", told.cache);
     house.await_rest();
@@ -198,5 +204,54 @@ fn files_deleted_under_the_daemon_are_computed() {
     let told = talk.ask(&house, "Thanks!");
     assert!(told.n_cached > 0 && told.cache.contains("cause=restore_failed"), "{}", told.cache);
     house.await_rest();
+    house.close();
+}
+
+/// A template that prints the date, in `optimise`.
+#[test]
+fn a_restart_on_another_day_finds_its_pins_warm_and_renews_them_at_midnight() {
+    const DAY_S: i64 = 24 * 60 * 60;
+    let state = tempfile::tempdir().unwrap();
+    let clock = Arc::new(AtomicI64::new(20_787 * DAY_S + 72_000));
+    let start = || {
+        let template = Dated(ChatMl { takes_tools: true });
+        let model = SimulatedModel::with(Arc::new(ByteVocab::new()), Arc::new(template));
+        let faults = model.faults();
+        let setup = Setup {
+            context: CONTEXT,
+            profiles: profiles(),
+            layout: LayoutMode::Optimise,
+            cache: Lower { ram: 1 << 20, disk: 1 << 22 },
+            state: Some(state.path().to_owned()),
+            ..Setup::default()
+        };
+        let wall = clock.clone();
+        let house = House::start_at(Arc::new(model), setup, move || Moment::utc(wall.load(Ordering::SeqCst)));
+        house.await_warm();
+        (house, faults)
+    };
+    let ask = |house: &House| {
+        let body = json!({ "model": "house", "messages": [{ "role": "user", "content": "Hm?" }], "max_tokens": 1 });
+        Answer::of(&house.ask(&body)).usage
+    };
+    let (house, _) = start();
+    house.close();
+
+    clock.fetch_add(3 * DAY_S, Ordering::SeqCst);
+    let (house, faults) = start();
+    assert_eq!(faults.n_computed(), 0, "the pin came from its file");
+    let n_pin = house.status().pins[0].n_tokens;
+    assert!(ask(&house).n_cached >= n_pin);
+
+    clock.fetch_add(DAY_S, Ordering::SeqCst);
+    let n_before = faults.n_computed();
+    ask(&house);
+    // What begins with the day is computed anew.
+    house.await_status(|status| status.pins[0].is_warm && faults.n_computed() > n_before + n_pin - 20);
+    assert!(ask(&house).n_cached >= n_pin);
+    house.await_rest();
+    house.close();
+    let (house, faults) = start();
+    assert_eq!(faults.n_computed(), 0, "the new one has its file");
     house.close();
 }

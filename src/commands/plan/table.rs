@@ -88,7 +88,8 @@ fn template(template: &TemplatePart) -> Vec<String> {
     let mut lines = vec![format!("{order}   (|: a conversation can be cut off here)")];
     if template.freezes_date {
         lines.push(
-            "The chat template prints the date: it keeps the day of the start, and the true one stands before each question."
+            "The chat template prints the date: it keeps the day on which profiles were computed, and the true one stands \
+             before each question."
                 .to_owned(),
         );
     } else if template.prints_date {
@@ -172,7 +173,7 @@ fn pins(pins: &PinsPart, kv: &KvPart) -> Vec<String> {
 }
 
 fn memory(memory: &MemoryPart) -> Vec<String> {
-    let MemoryPart { weights, kv, compute, output, total, machine } = *memory;
+    let MemoryPart { weights, kv, compute, output, cache_ram, total, machine } = *memory;
     let line = |what: &str, approximate: &str, n_bytes: u64| {
         format!("{what:<26} {:>11}", format!("{approximate}{}", bytes(n_bytes)))
     };
@@ -181,6 +182,7 @@ fn memory(memory: &MemoryPart) -> Vec<String> {
         line("K/V", "", kv),
         line("to compute a step", "~", compute),
         line("logits of all sequences", "~", output),
+        line("K/V beside it (cache.ram)", "", cache_ram),
         format!("{}  of {} in this machine", line("together", "~", total), bytes(machine)),
     ]
 }

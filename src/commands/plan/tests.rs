@@ -13,8 +13,10 @@ const GIB: u64 = 1 << 30;
 fn house(context: usize) -> Config {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.toml");
-    std::fs::write(&file, format!("telemetry.path = \"t\"\nmodel.name = \"simulated\"\nmodel.context = {context}"))
-        .unwrap();
+    let text = format!(
+        "telemetry.path = \"t\"\nmodel.name = \"simulated\"\nmodel.context = {context}\ncache.ram = \"512MiB\""
+    );
+    std::fs::write(&file, text).unwrap();
     let mut config = Config::load(&file).unwrap();
     config.file = "config.toml".into();
     config.model.path = "/models/simulated.gguf".into();
@@ -73,8 +75,9 @@ fn a_plan_can_be_read_by_people() {
     memory  weights                        0 bytes
             K/V                           64.0 KiB
             to compute a step             ~2.3 MiB
-            logits of all sequences     ~259.0 KiB
-            together                      ~2.6 MiB  of 1.0 GiB in this machine
+            logits of all sequences     ~126.5 KiB
+            K/V beside it (cache.ram)    512.0 MiB
+            together                    ~514.5 MiB  of 1.0 GiB in this machine
 
     It fits.
     ");
@@ -189,8 +192,9 @@ fn a_plan_can_be_read_by_programs() {
         "weights": 0,
         "kv": 65536,
         "compute": 2432560,
-        "output": 265216,
-        "total": 2763312,
+        "output": 129500,
+        "cache_ram": 536870912,
+        "total": 539498508,
         "machine": 1073741824
       },
       "misfits": [],
@@ -214,12 +218,13 @@ fn pins_that_do_not_fit_are_told_with_what_would_do() {
 #[test]
 fn memory_that_is_not_there_is_told_with_what_would_do() {
     let config = house(1 << 19);
-    let needed = plan(&config, &["house"], GIB).memory;
+    let memory = plan(&config, &["house"], GIB).memory;
+    let needed = memory.total - memory.cache_ram;
     // With half of the K/V's bytes missing, quantised K/V or a shorter context fit.
-    let machine_bytes = needed.total - needed.kv / 2 + needed.kv / 16;
+    let machine_bytes = needed - memory.kv / 2 + memory.kv / 16;
     let plan = plan(&config, &["house"], machine_bytes);
     let [misfit] = &plan.misfits[..] else { panic!("{:?}", plan.misfits) };
-    assert_eq!(misfit.missing_bytes, needed.total - machine_bytes);
+    assert_eq!(misfit.missing_bytes, needed - machine_bytes);
     assert_eq!(misfit.remedies[0], "model.kv_type = \"q8_0\"");
     let context: usize = misfit.remedies[1].strip_prefix("model.context = ").unwrap().parse().unwrap();
     let fits = |context| self::plan(&house(context), &["house"], machine_bytes).fits;
@@ -228,6 +233,31 @@ fn memory_that_is_not_there_is_told_with_what_would_do() {
     let nothing = self::plan(&config, &["house"], 0);
     assert!(nothing.misfits[0].remedies.is_empty());
     assert!(nothing.misfits[0].fault.problem.ends_with("take a smaller model, or one with fewer bits per weight"));
+}
+
+#[test]
+fn what_is_kept_in_ram_beside_the_context_is_counted_and_gives_way() {
+    let config = house(4096);
+    let of = |machine_bytes| plan(&config, &["house"], machine_bytes);
+    let roomy = of(GIB);
+    let memory = &roomy.memory;
+    assert_eq!(memory.cache_ram, 512 << 20);
+    assert_eq!(memory.total, memory.weights + memory.kv + memory.compute + memory.output + memory.cache_ram);
+    assert_eq!(roomy.warnings, []);
+    // 2.5 MiB are needed, and 256 stay free.
+    let tight = of(300 << 20);
+    assert_eq!((tight.fits, tight.memory.cache_ram), (true, 41 << 20));
+    insta::assert_snapshot!(tight.warnings[0], @r#"config.toml: cache.ram = "512MiB": is more than is left beside model and context: 41.0 MiB are used; make it smaller or give hob more memory"#);
+    assert_eq!(of(100 << 20).memory.cache_ram, 0);
+}
+
+#[test]
+fn profiles_that_the_disk_does_not_hold_are_warned_of() {
+    let mut config = house(4096);
+    config.cache.disk = 4 << 10;
+    let plan = plan(&config, &["house"], GIB);
+    assert!(plan.fits);
+    insta::assert_snapshot!(plan.warnings[0], @r#"config.toml: cache.disk = "4KiB": the profiles need 4.9 KiB: files that they have already stay, others are not written, and their profiles are computed at each start"#);
 }
 
 #[test]
@@ -316,7 +346,7 @@ fn a_template_that_prints_the_date_is_told_of() {
     };
     insta::assert_snapshot!(told(&config).unwrap(), @"The chat template prints the date: profiles are computed anew at midnight.");
     config.layout.mode = LayoutMode::Optimise;
-    insta::assert_snapshot!(told(&config).unwrap(), @"The chat template prints the date: it keeps the day of the start, and the true one stands before each question.");
+    insta::assert_snapshot!(told(&config).unwrap(), @"The chat template prints the date: it keeps the day on which profiles were computed, and the true one stands before each question.");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! (common/chat.cpp there). Here that is asked for through `chat.cpp` and put into hob's words. A template that has no place for
 //! tools gets the format that the fallback teaches it.
 
+mod bounds;
 mod schema;
 
 use std::ptr::NonNull;
@@ -49,18 +50,44 @@ impl LlamaTemplate {
             }
         };
         let must_call = is_calling && wanted.tool_choice != ToolChoice::Auto;
+        check_tools(tools)?;
         let chosen = chosen(tools, &wanted.tool_choice)?;
         let mut wish = json!({ "tool_choice": choice_word(&wanted.tool_choice), "parallel": !wanted.one_call });
-        if let Some(schema) = schema {
+        if let Some(schema) = schema.filter(|_| !must_call) {
             wish["schema"] = schema;
+            return self.under_schema(wanted, wish, follows_result);
         }
         let ask = Ask { tools: &chosen, wanted, wish, follows_result, is_calling };
+        let blamed = |by_fallback| {
+            let answer = self.ask(&ask, by_fallback);
+            answer.map_err(|error| if is_calling { self.blame(error, &ask, tools, by_fallback) } else { error })
+        };
         if is_calling && !self.takes_tools {
-            return self.ask(&ask, true);
+            return blamed(true);
         }
-        let answer = self.ask(&ask, false)?;
+        let answer = blamed(false)?;
         // llama.cpp does not know how some models call; a call that must be made is made in the format that it knows.
         if must_call && answer.rules.grammar.is_none() { self.ask(&ask, true) } else { Ok(answer) }
+    }
+
+    /// `error`, said of the first tool alone that it is true of.
+    fn blame(&self, error: EngineError, ask: &Ask, tools: &[String], by_fallback: bool) -> EngineError {
+        let alone = ask.tools.iter().find_map(|tool| {
+            let ask = Ask { tools: std::slice::from_ref(tool), wish: ask.wish.clone(), ..*ask };
+            let Err(EngineError::Wanted { reason, .. }) = self.ask(&ask, by_fallback) else { return None };
+            Some((tools.iter().position(|known| known == tool)?, reason))
+        });
+        alone.map_or(error, |(index, reason)| refused(&format!("tools[{index}].function.parameters"), &reason))
+    }
+
+    /// A schema binds the whole answer, which then calls nothing. Where tools could be called, too, llama.cpp leaves one of both
+    /// out, and with some families binds nothing at all.
+    fn under_schema(&self, wanted: &Wanted, wish: Value, follows_result: bool) -> Result<Answer, EngineError> {
+        let ask = Ask { tools: &[], wanted, wish, follows_result, is_calling: false };
+        let binds = |answer: &Answer| answer.rules.grammar.as_ref().is_some_and(|grammar| !grammar.is_lazy);
+        let answer = self.ask(&ask, false)?;
+        let answer = if binds(&answer) { answer } else { self.ask(&ask, true)? };
+        if binds(&answer) { Ok(answer) } else { Err(refused(place(wanted, false), "binds nothing")) }
     }
 
     /// `by_fallback`: in the format that the fallback teaches.
@@ -94,7 +121,7 @@ impl LlamaTemplate {
         let origin = if *is_calling { GrammarOrigin::Tools } else { GrammarOrigin::Schema };
         let opening = if by_fallback { String::new() } else { made.opening.clone() };
         let reader: Arc<dyn AnswerReader> = if made.is_plain { Arc::new(PlainReader) } else { Arc::new(reader) };
-        let rules = made.rules(self.vocab.as_deref(), origin, wanted.thinking.budget)?;
+        let rules = made.rules(self.vocab.as_deref(), origin, wanted)?;
         self.check(rules.grammar.as_ref(), place)?;
         Ok(Answer { rules: Arc::new(rules), reader, opening })
     }
@@ -170,7 +197,7 @@ impl Made {
         self,
         vocab: Option<&LlamaVocab>,
         origin: GrammarOrigin,
-        budget: Option<usize>,
+        wanted: &Wanted,
     ) -> Result<AnswerRules, EngineError> {
         let tokens = |text: &String| vocab.map_or_else(Vec::new, |vocab| vocab.tokenize(text, Special::Parsed));
         let single = |text: &String| match tokens(text)[..] {
@@ -189,49 +216,68 @@ impl Made {
         };
         let triggers = self.triggers.into_iter().map(trigger).collect::<Result<_, _>>()?;
         let grammar = (!self.grammar.is_empty()).then(|| Grammar {
-            text: if self.is_lazy { self.grammar } else { without_preamble(&self.grammar) },
+            text: adapted(&self.grammar, !self.is_lazy, wanted.one_call),
             origin,
             is_lazy: self.is_lazy,
             triggers,
             opening: self.opening.clone(),
         });
         let ends: Vec<Vec<Token>> = self.thinking_ends.iter().map(tokens).filter(|end| !end.is_empty()).collect();
-        let thinking = ThinkingRules { start: tokens(&self.thinking_start), ends, budget, opening: self.opening };
+        let thinking = ThinkingRules {
+            start: tokens(&self.thinking_start),
+            ends,
+            budget: wanted.thinking.budget,
+            opening: self.opening,
+        };
         let can_end = self.thinks && !thinking.start.is_empty() && !thinking.ends.is_empty();
         Ok(AnswerRules { grammar, spelled, stops: self.stops, thinking: Some(thinking).filter(|_| can_end) })
     }
 }
 
-/// A grammar that demands a call lets a model talk before it, for as long as it likes; without that the answer begins with the
-/// call's opening. llama.cpp writes such text into the root's rule as `until-NUMBER`, or with a `?`; within brackets it is
-/// what was thought.
-fn without_preamble(grammar: &str) -> String {
+/// `grammar`, as llama.cpp made it, but for two rules that are wider than what was asked for: `at_once` and only `one_call`.
+fn adapted(grammar: &str, at_once: bool, one_call: bool) -> String {
+    let line = |line: &str| match line {
+        // What gpt-oss says between thinking and a call.
+        "any ::= preamble | analysis" if at_once => "any ::= analysis".to_owned(),
+        // Where calls follow each other without a frame around all, the number of calls was not asked for.
+        "tool-calls ::= (tool-call space)+" | "tool-calls ::= (tool-call? space)+" if one_call => {
+            "tool-calls ::= tool-call space".to_owned()
+        }
+        line => match line.strip_prefix("root ::= ").filter(|_| at_once) {
+            Some(root) => format!("root ::= {}", without_preamble(root)),
+            None => line.to_owned(),
+        },
+    };
+    grammar.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A root that demands a call lets a model talk before it, for as long as it likes; without that the answer begins with the
+/// call's opening. llama.cpp writes such text as `until-NUMBER`, or with a `?`; within brackets it is what was thought, unless
+/// thinking has ended just before it.
+fn without_preamble(root: &str) -> String {
     let is_until = |word: &str| {
         let number = word.strip_prefix("until-").map(|rest| rest.trim_end_matches('?'));
         number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
     };
-    let line = |line: &str| {
-        let Some(root) = line.strip_prefix("root ::= ") else { return line.to_owned() };
-        let (mut depth, mut is_quoted, mut words) = (0_usize, false, vec!["root ::="]);
-        for word in root.split(' ') {
-            if depth > 0 || is_quoted || !is_until(word) {
-                words.push(word);
-            }
-            let mut is_escaped = false;
-            for letter in word.chars() {
-                match letter {
-                    _ if is_escaped => is_escaped = false,
-                    '\\' => is_escaped = true,
-                    '"' => is_quoted = !is_quoted,
-                    '(' if !is_quoted => depth += 1,
-                    ')' if !is_quoted => depth = depth.saturating_sub(1),
-                    _ => {}
-                }
+    let (mut depth, mut is_quoted, mut words) = (0_usize, false, Vec::new());
+    for word in root.split(' ') {
+        let has_thought = words.last().is_some_and(|last: &&str| last.ends_with(")?"));
+        if is_quoted || !is_until(word) || (depth > 0 && !has_thought) {
+            words.push(word);
+        }
+        let mut is_escaped = false;
+        for letter in word.chars() {
+            match letter {
+                _ if is_escaped => is_escaped = false,
+                '\\' => is_escaped = true,
+                '"' => is_quoted = !is_quoted,
+                '(' if !is_quoted => depth += 1,
+                ')' if !is_quoted => depth = depth.saturating_sub(1),
+                _ => {}
             }
         }
-        words.join(" ")
-    };
-    grammar.lines().map(line).collect::<Vec<_>>().join("\n")
+    }
+    words.join(" ")
 }
 
 /// A parser on the other side.
@@ -259,11 +305,14 @@ impl AnswerReader for Reader {
             id: String,
         }
 
+        let unreadable = |reason: String| EngineError::Template(format!("an answer cannot be read: {reason}"));
+        if is_too_deep(text) {
+            return Err(unreadable(format!("it has more than {ANSWER_DEPTH_MAX} open brackets")));
+        }
         let mut out = Text::EMPTY;
         // SAFETY: the reader is alive; `text` outlives the call; `out` is written.
         let is_read = unsafe { hob_chat_read(self.0.as_ptr(), Text::lent(text), &mut out) };
         let read = out.take();
-        let unreadable = |reason: String| EngineError::Template(format!("an answer cannot be read: {reason}"));
         if !is_read {
             return Err(unreadable(read));
         }
@@ -280,6 +329,22 @@ impl Drop for Reader {
         // SAFETY: made by `hob_chat_answer`, freed once.
         unsafe { hob_chat_reader_free(self.0.as_ptr()) }
     }
+}
+
+/// llama.cpp reads values in each other by recursion, without a limit of its own, and a small model may open brackets for ever.
+const ANSWER_DEPTH_MAX: usize = 200;
+
+/// Whether more brackets stand open than can be read. Those in texts count, too: where a text begins is the format's to say.
+fn is_too_deep(text: &str) -> bool {
+    let mut depth = 0_usize;
+    text.bytes().any(|byte| {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth > ANSWER_DEPTH_MAX
+    })
 }
 
 /// A conversation that ends as the request's does.
@@ -310,6 +375,18 @@ fn chosen(tools: &[String], choice: &ToolChoice) -> Result<Vec<String>, EngineEr
     }
 }
 
+/// Whether llama.cpp can take what the tools say of their parameters.
+fn check_tools(tools: &[String]) -> Result<(), EngineError> {
+    for (index, tool) in tools.iter().enumerate() {
+        check_depth(tool).map_err(|reason| refused(&format!("tools[{index}]"), &reason))?;
+        // What is no JSON, and no tool, is told of when it is parsed.
+        let Ok(tool) = serde_json::from_str::<Value>(tool) else { continue };
+        bounds::check(&tool["function"]["parameters"])
+            .map_err(|reason| refused(&format!("tools[{index}].function.parameters"), &reason))?;
+    }
+    Ok(())
+}
+
 fn choice_word(choice: &ToolChoice) -> &'static str {
     match choice {
         ToolChoice::Auto => "auto",
@@ -324,8 +401,10 @@ fn schema_of(text: &str) -> Result<Value, EngineError> {
     if !schema.is_object() {
         return Err(refused("response_format.json_schema.schema", "must be an object"));
     }
-    schema::check(&schema).map_err(|reason| refused("response_format.json_schema.schema", &reason))?;
-    Ok(schema)
+    let place = "response_format.json_schema.schema";
+    bounds::check(&schema).and_then(|()| schema::check(&schema)).map_err(|reason| refused(place, &reason))?;
+    // llama.cpp takes one without keywords for none; what allows any JSON text binds to JSON all the same.
+    Ok(if schema == json!({}) { json!({ "title": "" }) } else { schema })
 }
 
 /// What to blame when an answer's rules cannot be made.
@@ -362,5 +441,7 @@ unsafe extern "C" {
     fn hob_chat_reader_free(reader: *mut ReaderHandle);
 }
 
+#[cfg(test)]
+mod hazards;
 #[cfg(test)]
 mod tests;

@@ -227,15 +227,16 @@ fn has_gpu() -> bool {
     devices().any(|(device, _)| matches!(device, LlamaBackendDeviceType::Gpu | LlamaBackendDeviceType::IntegratedGpu))
 }
 
-/// Bytes of this machine's memory that a model could take, used or not: RAM, and that of GPUs unless they are off.
-pub fn memory_bytes(gpu: Gpu) -> u64 {
-    let counts = |device| match device {
-        LlamaBackendDeviceType::Cpu => true,
-        LlamaBackendDeviceType::Gpu => gpu != Gpu::Off,
+/// Bytes of this machine's memory that a model could take, used or not: RAM up to `ram_limit`, and that of GPUs unless they
+/// are off.
+pub fn memory_bytes(gpu: Gpu, ram_limit: Option<u64>) -> u64 {
+    let counted = |(device, n_bytes): (LlamaBackendDeviceType, u64)| match device {
+        LlamaBackendDeviceType::Cpu => n_bytes.min(ram_limit.unwrap_or(u64::MAX)),
+        LlamaBackendDeviceType::Gpu if gpu != Gpu::Off => n_bytes,
         // Those have no memory but RAM.
-        _ => false,
+        _ => 0,
     };
-    devices().filter(|&(device, _)| counts(device)).map(|(_, n_bytes)| n_bytes).sum()
+    devices().map(counted).sum()
 }
 
 /// Kind and bytes of memory of each device that this build can use.

@@ -18,6 +18,7 @@ fn pin(name: &str, n_done: usize) -> PinStatus {
         has_failed: false,
         n_hits: 4,
         n_reused: 9_000,
+        file_fault: None,
     }
 }
 

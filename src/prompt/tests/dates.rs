@@ -107,6 +107,44 @@ fn in_optimise_the_day_of_the_pins_stays_and_the_true_one_stands_before_the_ques
 }
 
 #[test]
+fn in_optimise_a_start_on_another_day_has_the_same_pins_until_midnight() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("day");
+    let start = |days: i64| dated(LayoutMode::Optimise, &Moment::utc(START + days * DAY)).with_day_file(file.clone());
+    let first = start(0).pins().unwrap();
+    assert_eq!(start(0).pins().unwrap(), first);
+
+    let mut later = start(3);
+    assert_eq!(later.pins().unwrap(), first);
+    let that_day = Moment::utc(START + 3 * DAY + 600);
+    assert_eq!(later.turn_day(&that_day).unwrap(), None, "somebody may be waiting");
+    let planned = later.plan(&request("house", &[user("Hi")], &[]), &that_day).unwrap();
+    assert!(planned.prompt.tokens.starts_with(&first[0].prompt.tokens));
+    let next_day = Moment::utc(START + 4 * DAY);
+    let renewed = later.turn_day(&next_day).unwrap().expect("it is past midnight");
+    assert_ne!(renewed, first);
+    // From then on that is the day that is kept.
+    assert_eq!(later.turn_day(&Moment::utc(START + 5 * DAY)).unwrap(), None);
+    assert_eq!(start(6).pins().unwrap(), renewed);
+
+    // A clock that was wrong is forgotten, and so is a file that is none.
+    let today = start(1).pins().unwrap();
+    assert!(today != first && today != renewed);
+    std::fs::write(&file, "noise").unwrap();
+    assert_eq!(start(0).pins().unwrap(), first);
+    assert_eq!(start(1).pins().unwrap(), first);
+}
+
+#[test]
+fn only_in_optimise_the_day_is_written_down() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("day");
+    let mut planner = dated(LayoutMode::Safe, &Moment::utc(START)).with_day_file(file.clone());
+    planner.pins().unwrap();
+    assert!(!file.exists());
+}
+
+#[test]
 fn a_request_that_wants_the_date_left_alone_has_the_true_one() {
     let mut planner = dated(LayoutMode::Optimise, &Moment::utc(START));
     let mut asked = request("house", &[user("Hi")], &[]);

@@ -8,7 +8,7 @@ use std::time::Instant;
 use hob::engine::llama::{LoadedModel, Weights};
 use hob::engine::{Gpu, GpuLayers, KvType, Model, Special, Threads};
 use hob::request::{Done, Event, Owner, Sampling, Token, TokenPrompt};
-use hob::scheduler::{self, Options, Pin, SchedulerHandle, Speculation, Status, Submission};
+use hob::scheduler::{self, Budgets, Lower, Options, Pin, SchedulerHandle, Speculation, Status, Submission};
 use hob::telemetry::Record;
 use tokio::sync::mpsc;
 
@@ -53,11 +53,20 @@ pub(super) struct Setup {
     pub(super) kv_type: KvType,
     pub(super) pins: Vec<Pin>,
     pub(super) speculation: Speculation,
+    /// Bytes for what leaves the cells.
+    pub(super) ram: u64,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { n_cells: 2048, parallel: 4, kv_type: KvType::F16, pins: Vec::new(), speculation: Speculation::Off }
+        Setup {
+            n_cells: 2048,
+            parallel: 4,
+            kv_type: KvType::F16,
+            pins: Vec::new(),
+            speculation: Speculation::Off,
+            ram: 0,
+        }
     }
 }
 
@@ -81,7 +90,10 @@ impl House {
             // One thread: the order of sums is then the same on every machine.
             threads: Threads::same(1),
             pins: setup.pins,
-            open_lower: Box::new(|_, _| scheduler::Lower::default()),
+            open_lower: Box::new(move |_, _| Lower {
+                budgets: Budgets { ram: setup.ram, ..Budgets::default() },
+                disk: None,
+            }),
             speculation: setup.speculation,
             record: Box::new(move |record| {
                 if matches!(record, Record::Request(_)) {

@@ -3,9 +3,6 @@
 //!
 //! The process plans as a planner in this one does that knows as much: the counts of tokens tell.
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use hob::engine::llama::{LoadedModel, Weights};
@@ -14,60 +11,18 @@ use hob::prompt::{Cause, Layout, Moment, Planned, Planner};
 use hob::request::{Client, Dialect, LayoutMode, Message, Request, Role, Sampling, Wanted};
 use serde_json::{Value, json};
 
+use super::process::{Process, configure};
 use crate::house::Usage;
 use crate::models;
 
 const CONTEXT: usize = 2048;
 
-struct Process {
-    child: Child,
-    url: String,
-}
-
-impl Process {
-    /// Starts the binary over `folder` and waits until it says where it listens.
-    fn start(folder: &Path) -> Process {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_hob"))
-            .args(["serve", "--config"])
-            .arg(folder.join("config.toml"))
-            .env("STATE_DIRECTORY", folder.join("state"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let url = lines.map(Result::unwrap).find_map(|line| Some(line.split_once("endpoint: ")?.1.to_owned()));
-        Process { child, url: url.expect("it says where it listens") }
-    }
-
-    fn ask(&self, messages: &[Message]) -> Usage {
-        let messages: Vec<Value> = messages
-            .iter()
-            .map(|message| json!({ "role": message.role.template_name(), "content": message.content }))
-            .collect();
-        let body = json!({ "model": "smol", "messages": messages, "max_tokens": 1, "temperature": 0 });
-        let reply = ureq::post(format!("{}/chat/completions", self.url)).send_json(body).unwrap();
-        Usage::of(&reply.into_body().read_json::<Value>().unwrap()["usage"])
-    }
-
-    /// SIGKILL.
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    /// SIGTERM, as systemd sends it.
-    fn stop(mut self) {
-        let told = Command::new("sh").args(["-c", &format!("kill -TERM {}", self.child.id())]).status().unwrap();
-        assert!(told.success() && self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn ask(process: &Process, messages: &[Message]) -> Usage {
+    let messages: Vec<Value> = messages
+        .iter()
+        .map(|message| json!({ "role": message.role.template_name(), "content": message.content }))
+        .collect();
+    process.ask(json!({ "model": "smol", "messages": messages, "max_tokens": 1, "temperature": 0 })).usage
 }
 
 /// A planner that knows nothing yet.
@@ -120,12 +75,7 @@ fn turns(n: usize) -> Vec<Message> {
 #[test]
 fn an_end_between_call_and_result_costs_tokens_and_no_truth() {
     let folder = tempfile::tempdir().unwrap();
-    let config = format!(
-        "server.listen = [\"127.0.0.1:0\"]\nlayout.mode = \"safe\"\n[model]\npath = {:?}\nname = \"smol\"\n\
-         context = {CONTEXT}\ngpu = \"off\"",
-        models::smollm2()
-    );
-    std::fs::write(folder.path().join("config.toml"), config).unwrap();
+    configure(folder.path(), &format!("context = {CONTEXT}\n[layout]\nmode = \"safe\""));
     let model = LoadedModel::load(&models::smollm2(), Weights::None, None, |_| {}).unwrap();
     let last_id = |planned: &Planned| {
         let text = read(&model.vocab(), planned);
@@ -134,7 +84,7 @@ fn an_end_between_call_and_result_costs_tokens_and_no_truth() {
     let id = |nth: usize| Some(format!("0f8fad5b-d9cb-469f-a165-{nth:012}"));
 
     let process = Process::start(folder.path());
-    process.ask(&turns(1));
+    ask(&process, &turns(1));
     process.kill();
     assert!(!folder.path().join("state/layout").exists(), "it was killed before it wrote anything");
 
@@ -143,13 +93,13 @@ fn an_end_between_call_and_result_costs_tokens_and_no_truth() {
     let mut known = planner(&model);
     let planned = plan(&mut known, &turns(3));
     assert_eq!((planned.live_cause, last_id(&planned)), (Cause::Trimmed, id(0)));
-    let usage = process.ask(&turns(3));
+    let usage = ask(&process, &turns(3));
     assert_eq!((usage.n_prompt, usage.n_cached), (planned.prompt.tokens.len(), 0));
     // And goes on from there.
     let question = plan(&mut known, &turns(5));
     assert_eq!((question.live_cause, last_id(&question)), (Cause::Appended, id(1)));
     assert!(question.prompt.tokens.starts_with(&planned.prompt.tokens));
-    let usage = process.ask(&turns(5));
+    let usage = ask(&process, &turns(5));
     assert_eq!(usage.n_prompt, question.prompt.tokens.len());
     assert!(usage.n_cached >= planned.prompt.tokens.len(), "{usage:?}");
     process.stop();
@@ -160,6 +110,6 @@ fn an_end_between_call_and_result_costs_tokens_and_no_truth() {
     assert_eq!((planned.live_cause, last_id(&planned)), (Cause::Appended, id(1)));
     let without = plan(&mut planner(&model), &turns(7));
     assert!(without.prompt.tokens.len() < planned.prompt.tokens.len(), "both ids are in what was written");
-    assert_eq!(process.ask(&turns(7)).n_prompt, planned.prompt.tokens.len());
+    assert_eq!(ask(&process, &turns(7)).n_prompt, planned.prompt.tokens.len());
     process.stop();
 }

@@ -1,4 +1,4 @@
-//! Whole daemons over the demo model that stop and start again on one state folder: acceptance cases 1, 13 and 15, and what is
+//! Whole daemons over the demo model that stop and start again on one state folder: acceptance cases 1, 2, 13 and 15, and what is
 //! said afterwards is what a daemon says that was never stopped.
 
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use hob::prompt::Profile;
 use serde_json::{Value, json};
 
 use super::house::smollm2;
+use super::process::{Process, configure, kv_files};
 use crate::house::{House, Lower, Setup};
 
 const QUESTION: &str = "When is the paper bin collected?";
@@ -93,6 +94,34 @@ fn a_restart_is_seen_in_no_answer_whether_the_file_of_the_pin_is_whole_or_not() 
         house.await_rest();
         house.close();
     }
+}
+
+/// Case 2, with the binary itself: a warm pin is on disk, and SIGKILL takes nothing of it.
+#[test]
+fn a_household_is_there_after_sigkill() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("house.md"), &profiles()[0].system).unwrap();
+    configure(folder.path(), "context = 1024\n[[profile]]\nname = \"house\"\nsystem = \"house.md\"");
+    let ask = |process: &Process| {
+        let messages = [user(QUESTION)];
+        process.ask(json!({ "model": "house", "messages": messages, "temperature": 0, "max_tokens": 16 }))
+    };
+    let process = Process::start(folder.path());
+    let n_pin = process.await_warm();
+    let before = ask(&process);
+    // A file can be seen only when it is whole and synced.
+    process.await_that(|_| (!kv_files(folder.path()).is_empty()).then_some(()));
+    process.kill();
+
+    let process = Process::start(folder.path());
+    assert_eq!(process.await_warm(), n_pin);
+    let speed = &process.get("/hob/v1/cache")["prefill_tokens_per_second"];
+    assert_eq!(speed, 0, "nothing was computed before the first question");
+    let after = ask(&process);
+    assert_eq!((after.text, after.usage), (before.text, before.usage));
+    let (n_cached, n_prompt) = (after.usage.n_cached, after.usage.n_prompt);
+    assert!(n_cached >= n_pin && n_prompt - n_cached < 40, "{n_cached} of {n_prompt}, the pin has {n_pin}");
+    process.stop();
 }
 
 /// Cases 13 and 15, of a client's own prompt, which nobody computes before it is asked for.

@@ -276,11 +276,7 @@ fn schemas_that_cannot_bind_are_refused() {
         r#"{"$ref":"https://example.com/schema.json"}"#,
         nested.as_str(),
     ] {
-        let Err(refused) = shape(schema) else {
-            println!("TAKEN {schema}");
-            continue;
-        };
-        println!("REFUSED {} {refused}", &schema[..schema.len().min(60)]);
+        let refused = shape(schema).expect_err(schema);
         assert!(refused.starts_with("response_format.json_schema.schema: "), "{schema}: {refused}");
     }
     // What refers to itself is fine: the grammar does, too.
@@ -292,10 +288,27 @@ fn schemas_that_cannot_bind_are_refused() {
     assert_eq!(shape(large), Ok(()));
     let tool = |parameters: &str| {
         let tool = format!(r#"{{"type":"function","function":{{"name":"f","parameters":{parameters}}}}}"#);
-        template.answer(&[tool], &wanting(ToolChoice::Required), false).map(drop).map_err(|error| error.to_string())
+        let tools = [OTHER.to_owned(), tool];
+        template.answer(&tools, &wanting(ToolChoice::Required), false).map(drop).map_err(|error| error.to_string())
     };
     assert_eq!(tool(r#"{"type":"object","properties":{"x":{}}}"#), Ok(()));
     for parameters in [r#"{"type":"object","properties":{"x":{"type":"spaceship"}}}"#, r##"{"$ref":"#/missing"}"##] {
-        assert!(tool(parameters).unwrap_err().starts_with("tools"), "{parameters}");
+        let refused = tool(parameters).expect_err(parameters);
+        assert!(refused.starts_with("tools[1].function.parameters: "), "{refused}");
+    }
+}
+
+#[test]
+fn one_call_at_most_is_one() {
+    for Family { template: name, .. } in FAMILIES {
+        let Some(template) = open(name) else { return };
+        for choice in [ToolChoice::Auto, ToolChoice::Required] {
+            let wanted = Wanted { one_call: true, ..wanting(choice) };
+            let answer = template.answer(&tools(), &wanted, false).unwrap();
+            let Some(grammar) = &answer.rules.grammar else { continue };
+            let mut calls =
+                grammar.text.lines().filter(|line| line.starts_with("tool-call") || line.starts_with("root"));
+            assert!(calls.all(|line| !line.ends_with(")+") && !line.ends_with(")*")), "{name}: {}", grammar.text);
+        }
     }
 }
