@@ -118,19 +118,19 @@ impl Tokeniser {
 
     fn by_stretch(&mut self, text: &str, owner: Owner, calls: &Calls) -> Vec<Token> {
         let Tokeniser { vocab, controls, stretches, echoes, .. } = self;
-        let mut append = |stretch: &str, tokens: &mut Vec<Token>| match echoes.get(owner, stretch, calls) {
+        let mut append = |mark, stretch: &str, tokens: &mut Vec<Token>| match echoes.get(owner, mark, stretch, calls) {
             Some(said) => tokens.extend_from_slice(said),
             None => append_stretch(stretch, vocab.as_ref(), controls, stretches, tokens),
         };
         // English and JSON have three to four bytes a token.
         let mut tokens = Vec::with_capacity(text.len() / 3);
-        let mut start = 0;
+        let (mut start, mut mark) = (0, None);
         for (range, control) in controls.find(text) {
-            append(&text[start..range.start], &mut tokens);
+            append(mark, &text[start..range.start], &mut tokens);
             tokens.push(control);
-            start = range.end;
+            (start, mark) = (range.end, Some(control));
         }
-        append(&text[start..], &mut tokens);
+        append(mark, &text[start..], &mut tokens);
         tokens
     }
 
