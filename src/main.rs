@@ -111,6 +111,9 @@ enum Command {
         /// Measure answers with drafts against the same without instead.
         #[arg(long, conflicts_with_all = ["threads", "request"])]
         drafts: bool,
+        /// Measure answers that must call a tool against free ones instead.
+        #[arg(long, conflicts_with_all = ["threads", "drafts", "request"])]
+        bound: bool,
         /// The body of a chat completion, as a client sent it: measure its CPU outside the engine instead.
         #[arg(long, value_name = "BODY.json", conflicts_with = "threads")]
         request: Option<PathBuf>,
@@ -225,11 +228,12 @@ fn run(arguments: Arguments) -> Result<u8> {
                 }
             }
         }
-        Command::Bench { json, threads, drafts, request } => {
+        Command::Bench { json, threads, drafts, bound, request } => {
             let scope = match request {
                 Some(body) => Scope::Request(body),
                 None if threads => Scope::Threads,
                 None if drafts => Scope::Drafts,
+                None if bound => Scope::Bound,
                 None => Scope::House,
             };
             bench(&load()?, &scope, Format::of(json, &out))?;

@@ -106,14 +106,14 @@ fn time(engine: &mut impl Engine, held: &mut Vec<Vec<Token>>, suffix: Suffix) ->
     Ok(time)
 }
 
-/// Computes `tokens` from position `pos` on, and the last one's logits if they are wanted.
-fn compute(
+/// Computes `tokens` from position `pos` on, and the last one's logits if they are wanted; gives their row.
+pub(super) fn compute(
     engine: &mut impl Engine,
     seq: SeqId,
     tokens: &[Token],
     pos: usize,
     wants_logits: bool,
-) -> Result<(), BenchError> {
+) -> Result<usize, BenchError> {
     let mut last_row = 0;
     for (start, chunk) in (pos..).step_by(CHUNK).zip(tokens.chunks(CHUNK)) {
         let end = pos + tokens.len();
@@ -130,7 +130,7 @@ fn compute(
         // A device computes on its own; this waits for it.
         engine.logits(last_row)?;
     }
-    Ok(())
+    Ok(last_row)
 }
 
 /// How long `N_PREFILL` tokens and then `N_DECODE` steps take.
@@ -164,9 +164,8 @@ fn run(engine: &mut impl Engine, tokens: &[Token]) -> Result<Pace, BenchError> {
     let mut sampler =
         engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, &AnswerRules::default(), tokens)?;
     let started = Instant::now();
-    compute(engine, SeqId(0), tokens, 0, true)?;
+    let mut row = compute(engine, SeqId(0), tokens, 0, true)?;
     let prefill = started.elapsed();
-    let mut row = tokens.len() - 1;
     let started = Instant::now();
     for pos in (tokens.len()..).take(N_DECODE) {
         let token = engine.sample(row, &mut sampler)?;

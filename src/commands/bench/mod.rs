@@ -5,6 +5,7 @@
 //! `bodies` is what is asked, `report` what is printed. Nothing is written but into a temporary folder.
 
 mod bodies;
+mod bound;
 mod client;
 mod drafts;
 mod engine;
@@ -57,6 +58,8 @@ pub enum Scope {
     Threads,
     /// Answers with drafts against the same without.
     Drafts,
+    /// Answers that must call a tool against free ones.
+    Bound,
     /// The CPU of one body: needs no weights.
     Request(PathBuf),
 }
@@ -92,7 +95,7 @@ pub enum BenchError {
 pub fn run(config: &Config, scope: &Scope, format: super::format::Format, out: impl Write) -> Result<(), BenchError> {
     let model = match scope {
         Scope::Request(_) => super::model::load_vocabulary(config)?,
-        Scope::House | Scope::Threads | Scope::Drafts => super::model::load(config)?,
+        Scope::House | Scope::Threads | Scope::Drafts | Scope::Bound => super::model::load(config)?,
     };
     Ok(bench(config, model, scope)?.write(format, out)?)
 }
@@ -107,7 +110,7 @@ pub fn bench<M: Model>(config: &Config, model: Arc<M>, scope: &Scope) -> Result<
     let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let bench = Bench { config, model, profiles, runtime };
-    let (mut outside, mut house, mut threads, mut drafts) = (None, None, None, None);
+    let (mut outside, mut house, mut threads, mut drafts, mut bound) = (None, None, None, None, None);
     match scope {
         Scope::House => {
             outside = Some(bench.outside(None)?);
@@ -115,6 +118,7 @@ pub fn bench<M: Model>(config: &Config, model: Arc<M>, scope: &Scope) -> Result<
         }
         Scope::Threads => threads = Some(threads::measure(&*bench.model, &bench.context(0), cpus)?),
         Scope::Drafts => drafts = Some(drafts::measure(&bench)?),
+        Scope::Bound => bound = Some(bound::measure(&bench)?),
         Scope::Request(path) => outside = Some(bench.outside(Some(path))?),
     }
     let variable = |name| std::env::var(name).ok();
@@ -133,6 +137,7 @@ pub fn bench<M: Model>(config: &Config, model: Arc<M>, scope: &Scope) -> Result<
         outside,
         threads,
         drafts,
+        bound,
     })
 }
 
@@ -371,6 +376,17 @@ mod tests {
             assert!((row.drafting_by_plain - ratio).abs() < 1e-9);
             assert_eq!(row.goal.is_met, ratio >= row.goal.at_least);
         }
+    }
+
+    #[test]
+    fn bound_steps_are_measured_against_free_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let report = bench(&house(folder.path()), Arc::new(SimulatedModel::new()), &Scope::Bound).unwrap();
+        let bound = report.bound.unwrap();
+        assert!(bound.n_tools > 0 && bound.n_fitting + bound.n_refused > 0, "{bound:?}");
+        let mixed = 0.95 * bound.fitting_step_ms + 0.05 * bound.refused_step_ms;
+        assert!((bound.bound_by_free - bound.free_step_ms / mixed).abs() < 1e-9, "{bound:?}");
+        assert_eq!(bound.goal.is_met, bound.bound_by_free >= bound.goal.at_least);
     }
 
     #[test]

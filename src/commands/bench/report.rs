@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::bound::Bound;
 use super::drafts::Drafts;
 use super::lookup::N_HELD;
 use super::outside::Outside;
@@ -25,6 +26,7 @@ pub struct Report {
     pub threads: Option<Vec<ThreadRow>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drafts: Option<Vec<Drafts>>,
+    pub bound: Option<Bound>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -159,6 +161,9 @@ impl Report {
         }
         if let Some(rows) = &self.drafts {
             write_drafts(format, rows, &mut out)?;
+        }
+        if let Some(bound) = &self.bound {
+            write_bound(format, bound, &mut out)?;
         }
         Ok(())
     }
@@ -311,6 +316,22 @@ fn write_drafts(format: Format, rows: &[Drafts], out: &mut impl Write) -> io::Re
     Ok(())
 }
 
+fn write_bound(format: Format, bound: &Bound, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "\n{}", format.bold(format!("Answers that must call one of {} tools", bound.n_tools)))?;
+    for (label, ms) in [
+        ("from the tools to the grammar, first time", bound.rules_ms),
+        ("a sampler under a known grammar", bound.sampler_ms),
+        ("a step that nothing binds", bound.free_step_ms),
+        ("a step whose choice fits", bound.fitting_step_ms),
+        ("a step whose choice is refused", bound.refused_step_ms),
+    ] {
+        writeln!(out, "  {label:<42}{:>16}", format!("{ms:.2} ms"))?;
+    }
+    let label =
+        format!("bound / free where 95 % fit ({} of {} did)", bound.n_fitting, bound.n_fitting + bound.n_refused);
+    writeln!(out, "  {label:<48}{:>10.2}{}", bound.bound_by_free, bound.goal.text(format))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -375,6 +396,18 @@ mod tests {
                 drafting_by_plain: 0.99,
                 goal: Floor::at_least(0.97, 0.99),
             }]),
+            bound: Some(Bound {
+                n_tools: 12,
+                rules_ms: 21.5,
+                sampler_ms: 0.25,
+                free_step_ms: 10.0,
+                n_fitting: 190,
+                fitting_step_ms: 10.0,
+                n_refused: 10,
+                refused_step_ms: 12.0,
+                bound_by_free: 0.99,
+                goal: Floor::at_least(0.9, 0.99),
+            }),
             house: Some(House {
                 ttft: Ttft {
                     profile: "house".to_owned(),
@@ -443,13 +476,21 @@ mod tests {
         Drafts, tokens/s
                                        plain  drafting   ratio   accepted of drafted
           prose                        100.0      99.0    0.99   4 of 9, 576 said   goal ≥ 0.97: met
+
+        Answers that must call one of 12 tools
+          from the tools to the grammar, first time         21.50 ms
+          a sampler under a known grammar                    0.25 ms
+          a step that nothing binds                         10.00 ms
+          a step whose choice fits                          10.00 ms
+          a step whose choice is refused                    12.00 ms
+          bound / free where 95 % fit (190 of 200 did)          0.99   goal ≥ 0.9: met
         "#);
     }
 
     #[test]
     fn what_is_missed_is_red() {
         let text = printed(Format::Coloured);
-        assert_eq!((text.matches("\x1b[31mmissed").count(), text.matches("\x1b[32mmet").count()), (2, 4));
+        assert_eq!((text.matches("\x1b[31mmissed").count(), text.matches("\x1b[32mmet").count()), (2, 5));
     }
 
     #[test]
@@ -625,7 +666,22 @@ mod tests {
                 "is_met": true
               }
             }
-          ]
+          ],
+          "bound": {
+            "tools": 12,
+            "rules_ms": 21.5,
+            "sampler_ms": 0.25,
+            "free_step_ms": 10.0,
+            "fitting": 190,
+            "fitting_step_ms": 10.0,
+            "refused": 10,
+            "refused_step_ms": 12.0,
+            "bound_by_free": 0.99,
+            "goal": {
+              "at_least": 0.9,
+              "is_met": true
+            }
+          }
         }
         "#);
     }
