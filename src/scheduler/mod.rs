@@ -374,7 +374,7 @@ fn open<M: Model>(
     let bytes_per_token = facts.kv_bytes_per_token(options.kv_type);
     Ok(step::Scheduler {
         cache: cache.with_tiers(Tiers::new(lower.budgets), limits.n_piece_max, bytes_per_token),
-        savings: saving::Savings::new(lower.disk),
+        savings: saving::Savings::new(lower.disk, lower.wait),
         reads: restoring::Reads::default(),
         learned: Learned::default(),
         looked_idle: std::time::Instant::now(),
