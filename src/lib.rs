@@ -15,7 +15,7 @@
 //! | [`prompt`] | order of sections, what changes in them, template, control tokens, tokens and cuts | HTTP, the engine's state |
 //! | [`scheduler`] | who is admitted, who joins a step, when an answer ends | JSON, SQL, files |
 //! | [`kv`] | the prefix tree, ids and cells as numbers, the tiers' index; what is shared, saved and given up | requests, time |
-//! | [`engine`] | three traits; `llama` over llama.cpp, `simulated` for tests | all of the above |
+//! | [`engine`] | three traits, what answers obey and who reads them; `llama` over llama.cpp, `simulated` for tests | all of the above |
 //! | [`sources`] | commands, files and loopback addresses, read in the background | what their values are for |
 //! | [`snapshots`] | K/V as files: written, verified, swept, on a thread of their own | which are worth it |
 //! | [`telemetry`] | one row a request in SQLite with its plan, queries over them, why a request cost what it cost | prompt text |

@@ -209,7 +209,7 @@ pub struct ToolCall {
 }
 
 /// What the answer may consist of, and how it is thought of.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Wanted {
     pub tool_choice: ToolChoice,
     /// Whether an answer may hold one call only.
@@ -221,7 +221,7 @@ pub struct Wanted {
 }
 
 /// Whether the answer calls a tool.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub enum ToolChoice {
     #[default]
     Auto,
@@ -232,7 +232,7 @@ pub enum ToolChoice {
 }
 
 /// The form of the answer's text.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Shape {
     #[default]
     Free,
@@ -245,7 +245,7 @@ pub enum Shape {
 }
 
 /// Whether and how long the model thinks before it speaks. `None`: as the template has it.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Thinking {
     pub is_on: Option<bool>,
     /// A word that templates with levels know: `low`, `medium`, `high`.

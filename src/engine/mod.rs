@@ -224,6 +224,9 @@ pub enum EngineError {
     Sampling(String),
     #[error("chat template: {0}")]
     Template(String),
+    /// What is wanted of an answer cannot be had.
+    #[error("{place}: {reason}")]
+    Wanted { place: String, reason: String },
 }
 
 /// Whether a control token's spelling in a text means the token or just its letters.
@@ -267,24 +270,47 @@ pub trait ChatTemplate: Send + Sync {
     /// Whether the template has a place for tool definitions.
     fn takes_tools(&self) -> bool;
 
+    /// Whether a prompt can say that the model is to think, or not to.
+    fn switches_thinking(&self) -> bool {
+        false
+    }
+
     /// Parses `tools` (JSON text of each definition) once for many renders; the expensive half, to be cached by content.
     fn prepare(&self, tools: &[String]) -> Result<Box<dyn PreparedTemplate>, EngineError>;
+
+    /// What an answer must obey, and who reads it, for a request with `tools` (as the client sent them, whether or not the
+    /// template has a place for them). `follows_result`: the prompt ends with a tool's result; some templates open the answer
+    /// in another way then. Expensive, to be cached by content. Who is wrong about tools or shape is told where: `EngineError::Wanted`.
+    fn answer(&self, tools: &[String], wanted: &Wanted, follows_result: bool) -> Result<Answer, EngineError> {
+        let _ = (tools, wanted, follows_result);
+        Ok(Answer { rules: Arc::default(), reader: Arc::new(PlainReader), opening: String::new() })
+    }
+}
+
+/// What an answer must obey, who reads it, and what the prompt already holds of it.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub rules: Arc<AnswerRules>,
+    pub reader: Arc<dyn AnswerReader>,
+    /// What the template writes at the prompt's end to open the answer.
+    pub opening: String,
 }
 
 /// A template with its tools.
 pub trait PreparedTemplate: Send {
-    /// What an answer to such a prompt must obey, and who reads it. Expensive, to be cached by content.
-    fn answer(&self, wanted: &Wanted) -> Result<(AnswerRules, Box<dyn AnswerReader>), EngineError> {
-        let _ = wanted;
-        Ok((AnswerRules::default(), Box::new(PlainReader)))
-    }
-
     /// The prompt's text: `messages`, then the opening of the assistant's turn if `open_answer`.
     fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError>;
 
-    /// The same as if it were `unix_s`, for a template that prints the date.
-    fn render_at(&self, messages: &[Message], open_answer: bool, unix_s: i64) -> Result<String, EngineError> {
-        let _ = unix_s;
+    /// The same as if it were `unix_s`, for a template that prints the date; and with what templates know of `wanted`:
+    /// whether the model is to think, and the arguments that they may ask for by name.
+    fn render_at(
+        &self,
+        messages: &[Message],
+        open_answer: bool,
+        unix_s: i64,
+        wanted: &Wanted,
+    ) -> Result<String, EngineError> {
+        let _ = (unix_s, wanted);
         self.render(messages, open_answer)
     }
 }

@@ -8,12 +8,13 @@
 //! recycle the old cells of a sequence that is their only owner, recurrent memories share and copy their latest state whatever
 //! range is asked for and refuse to cut, and a windowed state copied late arrives as a success with cells missing.
 
+mod answers;
 mod chat;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::thinking::Budget;
 use super::{
@@ -65,6 +66,7 @@ pub struct Faults {
     n_computed: Arc<AtomicUsize>,
     n_free: Arc<AtomicUsize>,
     gate: Arc<AtomicUsize>,
+    script: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl Faults {
@@ -112,6 +114,15 @@ impl Faults {
     /// Lets the next call of `decode` panic, as a broken invariant would.
     pub fn panic_at_next_decode(&self) {
         self.panics.store(true, Ordering::SeqCst);
+    }
+
+    /// Makes the next answer that nothing binds be `text`, control tokens by their spelling.
+    pub fn say_next(&self, text: impl Into<String>) {
+        self.script.lock().expect("nobody panics while it is held").push_back(text.into());
+    }
+
+    fn next_said(&self) -> Option<String> {
+        self.script.lock().expect("nobody panics while it is held").pop_front()
     }
 
     /// Whether one of the failures that `counter` holds ready is due.
@@ -282,7 +293,7 @@ struct Row {
 /// State of one request's simulated sampling.
 #[derive(Clone, Debug)]
 pub struct SimulatedSampler {
-    /// What is left to say under a grammar, the first token last; `None`: it says what it likes.
+    /// What is left to say under a grammar or a script, the first token last; `None`: it says what it likes.
     bound: Option<Vec<Token>>,
     budget: Option<Budget>,
     /// 0 at temperature 0: then the same cells always say the same.
@@ -448,8 +459,9 @@ impl Engine for SimulatedEngine {
         let banned = sampling.logit_bias.iter().filter(|(_, bias)| *bias <= -100.0).map(|&(token, _)| token).collect();
         let seed = if sampling.temperature == 0.0 { 0 } else { u64::from(sampling.seed.unwrap_or(1)) };
         let tokens = |text: &str| self.vocab.tokenize(text, Special::Parsed);
-        let bound = rules.grammar.as_ref().filter(|grammar| !grammar.is_lazy).map(|grammar| {
-            let mut said = tokens(&grammar.text);
+        let of_grammar = rules.grammar.as_ref().filter(|grammar| !grammar.is_lazy).map(|grammar| grammar.text.clone());
+        let bound = of_grammar.or_else(|| self.faults.next_said()).map(|text| {
+            let mut said = tokens(&text);
             said.reverse();
             said
         });

@@ -13,23 +13,37 @@ use super::sentinel::Controls;
 use super::tokens::Tokeniser;
 use super::toolset::Toolset;
 use super::{Moment, PromptError, refused};
-use crate::request::{Message, Owner, Role, Token, ToolCall};
+use crate::request::{Message, Owner, Role, Thinking, Token, ToolCall, Wanted};
 
 /// Bytes of the heads' tokens: 400 heads of 5,000.
 const MEMO_BYTES_MAX: usize = 8 << 20;
 /// Bytes of one entry beside its tokens: the key, the counts of `Arc`, the hash table's share.
 const ENTRY_BYTES: usize = 96;
 
-/// The time that a template prints, if it prints any. The same head on another day is another head.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What a template may print beside messages and tools: the time, and what is wanted of the answer. The same head on another
+/// day is another head.
+#[derive(Clone, Debug)]
 pub(super) struct Shown {
     pub(super) unix_s: i64,
-    pub(super) day: i64,
+    day: i64,
+    pub(super) wanted: Wanted,
 }
 
 impl Shown {
-    pub(super) fn at(moment: &Moment) -> Shown {
-        Shown { unix_s: moment.unix_s, day: moment.day() }
+    pub(super) fn at(moment: &Moment, wanted: Wanted) -> Shown {
+        Shown { unix_s: moment.unix_s, day: moment.day(), wanted }
+    }
+
+    fn hash(&self, hasher: &mut blake3::Hasher) {
+        hasher.update(&self.day.to_le_bytes());
+        let Thinking { is_on, effort, budget: _ } = &self.wanted.thinking;
+        // Each with what parts it from the next.
+        hasher.update(&[is_on.map_or(2, u8::from), u8::from(effort.is_some())]);
+        let args = self.wanted.template_args.iter().flat_map(|(name, json)| [name, json]);
+        for text in effort.iter().chain(args) {
+            hasher.update(&text.len().to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
     }
 }
 
@@ -50,12 +64,12 @@ impl Heads {
         toolset: &Toolset,
         messages: &[Message],
         ends: &[End],
-        shown: Shown,
+        shown: &Shown,
         tokeniser: &mut Tokeniser,
     ) -> Result<Vec<Option<Arc<[Token]>>>, PromptError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(toolset.key.as_bytes());
-        hasher.update(&shown.day.to_le_bytes());
+        shown.hash(&mut hasher);
         let mut n_hashed = 0;
         let mut found = Vec::with_capacity(ends.len());
         for end in ends {
@@ -82,19 +96,19 @@ impl Heads {
         &self,
         toolset: &Toolset,
         head: &[Message],
-        shown: Shown,
+        shown: &Shown,
         tokeniser: &mut Tokeniser,
     ) -> Result<Option<Arc<[Token]>>, PromptError> {
         let mut messages = head.to_vec();
         messages.push(Message::text(Role::User, "one"));
-        let short = toolset.prepared.render_at(&messages, true, shown.unix_s).map_err(refused)?;
+        let short = toolset.prepared.render_at(&messages, true, shown.unix_s, &shown.wanted).map_err(refused)?;
         messages.truncate(head.len());
         messages.extend([
             Message::text(Role::User, "two"),
             Message::text(Role::Assistant, "three"),
             Message::text(Role::User, "four"),
         ]);
-        let long = toolset.prepared.render_at(&messages, true, shown.unix_s).map_err(refused)?;
+        let long = toolset.prepared.render_at(&messages, true, shown.unix_s, &shown.wanted).map_err(refused)?;
         let n_common = short.bytes().zip(long.bytes()).take_while(|(a, b)| a == b).count();
         let end = self.controls.find(&short).map(|(range, _)| range.end).take_while(|&end| end <= n_common).last();
         Ok(end.map(|end| tokeniser.tokenise(&short[..end], Owner::Public, &Calls::default()).into()))

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use super::calls;
 use super::sentinel::Controls;
 use crate::engine::ChatTemplate;
-use crate::request::{Message, Role, ToolCall};
+use crate::request::{Message, Role, ToolCall, Wanted};
 
 /// Texts that no template and no trimming changes.
 const SYSTEM: &str = "hobmarksystem";
@@ -142,7 +142,7 @@ fn differs(template: &dyn ChatTemplate, later_s: i64) -> bool {
     // Noon somewhere: so soon after it the day is the same in every time zone but one.
     const NOON: i64 = 20_000 * 24 * 3600 + 12 * 3600;
     [vec![], vec![tool()]].iter().filter_map(|tools| template.prepare(tools).ok()).any(|prepared| {
-        let render = |messages: &[Message], at| prepared.render_at(messages, true, at).ok();
+        let render = |messages: &[Message], at| prepared.render_at(messages, true, at, &Wanted::default()).ok();
         [&marks()[..], &marks()[1..]].iter().any(|messages| render(messages, NOON) != render(messages, NOON + later_s))
     })
 }

@@ -4,6 +4,7 @@
 //! cuts. One OS thread owns what it remembers: prepared templates, tokens of stretches, the profiles' heads, tool sets, what
 //! changes in clients' prompts. It computes nothing on the model and knows no HTTP.
 
+mod answers;
 mod asked;
 mod calls;
 mod canonical;
@@ -290,9 +291,9 @@ pub enum PromptError {
 
 /// What a template says when it cannot render. Whatever it is, the messages led to it.
 fn refused(error: EngineError) -> PromptError {
-    let reason = match error {
-        EngineError::Template(reason) => reason,
-        other => other.to_string(),
-    };
-    PromptError::Template { reason }
+    match error {
+        EngineError::Template(reason) => PromptError::Template { reason },
+        EngineError::Wanted { place, reason } => PromptError::Wanted { place, reason },
+        other => PromptError::Template { reason: other.to_string() },
+    }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
+use super::answers::Answers;
 use super::asked::{PinWish, Wishes};
 use super::echoes::Calls;
 use super::heads::{Heads, Shown};
@@ -28,7 +29,7 @@ use super::{
     ToolsUse, Volatility, calls, clock, house_live, refused, wanted,
 };
 use crate::engine::{ChatTemplate, Special, Vocab};
-use crate::request::{LayoutMode, Message, Owner, Request, Role, Token, TokenPrompt};
+use crate::request::{LayoutMode, Message, Owner, Request, Role, Token, TokenPrompt, Wanted};
 
 pub struct Planner {
     vocab: Arc<dyn Vocab>,
@@ -37,6 +38,7 @@ pub struct Planner {
     landing: Landing,
     controls: Arc<Controls>,
     toolsets: Toolsets,
+    answers: Answers,
     tokeniser: Tokeniser,
     heads: Heads,
     layout: Layout,
@@ -81,6 +83,7 @@ impl Planner {
             landing: Landing::find(template.as_ref(), &controls),
             tokeniser: Tokeniser::new(vocab.clone(), controls.clone()),
             vocab,
+            answers: Answers::new(template.clone()),
             toolsets: Toolsets::new(template, controls.clone()),
             heads: Heads::new(controls.clone()),
             controls,
@@ -221,13 +224,27 @@ impl Planner {
     ) -> Result<Planned, PromptError> {
         let started = Instant::now();
         let house = self.house(&request.model)?;
-        let Planner { vocab, houses, landing, controls, toolsets, tokeniser, heads, layout, kept, is_stored, .. } =
-            self;
+        let Planner {
+            vocab,
+            houses,
+            landing,
+            controls,
+            toolsets,
+            answers,
+            tokeniser,
+            heads,
+            layout,
+            kept,
+            is_stored,
+            ..
+        } = self;
         let is_stored = *is_stored;
         let house = house.map(|house_idx| &houses[house_idx]);
         // In `optimise` each prompt shows the pins' day, and the live block the true one.
         let is_frozen = mode == Mode::Optimise && landing.prints_date;
-        let shown = Shown::at(if is_frozen { self.pinned.shown() } else { now });
+        let mut wanted = wanted::with_default(&request.wanted, house.and_then(|house| house.thinking)).into_owned();
+        wanted::guard(&mut wanted, controls)?;
+        let shown = Shown::at(if is_frozen { self.pinned.shown() } else { now }, wanted);
         let house_slots = match with_house {
             true => {
                 let live = house.map(|house| (self.house_live)(&house.name)).unwrap_or_default();
@@ -240,8 +257,7 @@ impl Planner {
         let by_fallback = toolsets.by_fallback();
         let toolset = toolsets.get(tools)?;
         wanted::check(&request.wanted, tools)?;
-        let wanted = wanted::with_default(&request.wanted, house.and_then(|house| house.thinking));
-        let (answer_rules, reader) = toolset.prepared.answer(&wanted).map_err(refused)?;
+        let mut answer = answers.get(toolset, tools, &shown.wanted, false)?;
         let prepared = Instant::now();
 
         // Before anything moves, so that an error names the client's own message.
@@ -285,7 +301,9 @@ impl Planner {
         let mut arrangement = arrange(&parted);
         let arranged = Instant::now();
 
-        let render = |arrangement: &Arrangement| toolset.prepared.render_at(&arrangement.messages, true, shown.unix_s);
+        let render = |arrangement: &Arrangement| {
+            toolset.prepared.render_at(&arrangement.messages, true, shown.unix_s, &shown.wanted)
+        };
         let mut text = render(&arrangement);
         let opened = if text.is_err() { opened_by_user(&parted) } else { None };
         if let Some(opened) = &opened {
@@ -294,9 +312,14 @@ impl Planner {
             text = render(&arrangement).or(text);
         }
         let text = text.map_err(refused)?;
+        if !text.ends_with(&answer.opening) {
+            let other = answers.get(toolset, tools, &shown.wanted, true)?;
+            // If it is neither, reader and grammar agree with each other at least.
+            answer = if text.ends_with(&other.opening) { other } else { answer };
+        }
         let Arrangement { messages, mut sections, ends } = arrangement;
         part_live(&mut sections, &laid.messages, &laid.live);
-        let stable = heads.find(toolset, &messages, &ends, shown, tokeniser).unwrap_or_else(|error| {
+        let stable = heads.find(toolset, &messages, &ends, &shown, tokeniser).unwrap_or_else(|error| {
             // The request itself renders, and cuts are only worth time.
             tracing::debug!(%error, "no cuts");
             vec![None; ends.len()]
@@ -344,8 +367,8 @@ impl Planner {
             tools: ToolsUse::default(),
             record: laid.record,
             opening: tokeniser.opening(&text).to_owned(),
-            rules: Arc::new(answer_rules),
-            reader: Arc::from(reader),
+            rules: answer.rules,
+            reader: answer.reader,
             max_tokens: request.max_tokens.or(house.and_then(|house| house.max_tokens)),
             timings: PlanTimings {
                 plan: (arranged - prepared) + tokenised.elapsed(),
@@ -383,16 +406,18 @@ impl Planner {
     pub fn pins(&mut self) -> Result<Vec<Head>, PromptError> {
         self.pinned.recall();
         let Planner { houses, landing, toolsets, tokeniser, heads, pinned, .. } = self;
-        let shown = Shown::at(pinned.shown());
         let by_fallback = toolsets.by_fallback();
         let mut pins = Vec::with_capacity(houses.len());
         for house in houses.iter() {
+            // As its requests show it that say nothing of thinking.
+            let wanted = wanted::with_default(&Wanted::default(), house.thinking).into_owned();
+            let shown = Shown::at(pinned.shown(), wanted);
             let toolset = toolsets.get(&house.tools)?;
             let rules = Rules { landing: *landing, by_fallback, tools: toolset };
             let Arrangement { messages, mut sections, ends } = arrange_for_house(house, &[], false, &rules);
             let mut cuts = Vec::with_capacity(ends.len());
             let mut tokens: Vec<Token> = Vec::new();
-            for (end, head) in ends.iter().zip(heads.find(toolset, &messages, &ends, shown, tokeniser)?) {
+            for (end, head) in ends.iter().zip(heads.find(toolset, &messages, &ends, &shown, tokeniser)?) {
                 if let Some(head) = head.filter(|head| head.len() > tokens.len()) {
                     sections[end.section_idx].cut = Some(head.len());
                     cuts.push(head.len());

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use super::PromptError;
+use super::sentinel::{Controls, Reserved};
 use crate::request::{Thinking, ToolChoice, Wanted};
 
 /// Refuses the choice of a tool that is not among `tools`, the JSON texts of the definitions in the prompt.
@@ -33,6 +34,18 @@ pub(super) fn with_default(wanted: &Wanted, is_on: Option<bool>) -> Cow<'_, Want
     }
     let thinking = Thinking { is_on, ..wanted.thinking.clone() };
     Cow::Owned(Wanted { thinking, ..wanted.clone() })
+}
+
+/// Keeps control tokens that are spelled in what a template may ask for text, as in messages.
+pub(super) fn guard(wanted: &mut Wanted, controls: &Controls) -> Result<(), PromptError> {
+    let reserved = |place: String| move |Reserved(code)| PromptError::ReservedElsewhere { place, code };
+    for (name, json) in &mut wanted.template_args {
+        controls.guard_json(json).map_err(reserved(format!("chat_template_kwargs.{name}")))?;
+    }
+    if let Some(effort) = &mut wanted.thinking.effort {
+        controls.guard(effort).map_err(reserved("reasoning_effort".to_owned()))?;
+    }
+    Ok(())
 }
 
 fn name(tool: &str) -> Option<String> {

@@ -402,8 +402,18 @@ impl Answer {
         let body = reply.json();
         let choice = &body["choices"][0];
         let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{body}")).to_owned();
+        // Calls stand behind the text, as models spell them.
+        let calls = choice["message"]["tool_calls"].as_array().into_iter().flatten().map(|call| {
+            let function = &call["function"];
+            format!(
+                "<tool_call>\n{{\"name\": {}, \"arguments\": {}}}\n</tool_call>",
+                function["name"],
+                text(&function["arguments"])
+            )
+        });
+        let content = choice["message"]["content"].as_str().unwrap_or_default().to_owned();
         Answer {
-            text: text(&choice["message"]["content"]),
+            text: calls.fold(content, |said, call| said + &call),
             finish: text(&choice["finish_reason"]),
             usage: Usage::of(&body["usage"]),
         }

@@ -63,7 +63,16 @@ const CRATES: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["serde_json", "serde"],
-        &["http/", "prompt/", "config/", "commands/", "engine/llama/template", "telemetry/"],
+        &[
+            "http/",
+            "prompt/",
+            "config/",
+            "commands/",
+            "engine/llama/template",
+            "engine/llama/answers",
+            "engine/simulated/answers",
+            "telemetry/",
+        ],
         "the cache and the scheduler know tokens, not JSON; chat templates and tools are JSON",
     ),
     (&["clap"], &["main.rs"], "arguments are read in one place; commands take values"),

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+mod answers;
 mod backend;
 mod context;
 pub mod cpu;
@@ -77,7 +78,7 @@ impl LoadedModel {
             class,
             window: window(&model, &facts.architecture).filter(|_| class == MemoryClass::Guarded),
             on: weights,
-            template: Arc::new(open_template(&model, &vocab, template)?),
+            template: Arc::new(open_template(&model, &vocab, template)?.with_vocab(Arc::clone(&vocab))),
             vocab,
             facts,
             weights: model,

@@ -6,13 +6,14 @@
 
 use std::ffi::c_char;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::engine::{ChatTemplate, EngineError, PreparedTemplate};
-use crate::request::{Message, Role};
+use super::vocab::LlamaVocab;
+use crate::engine::{Answer, ChatTemplate, EngineError, PreparedTemplate};
+use crate::request::{Message, Role, Thinking, Wanted};
 
 /// The template's source and what it may name.
 pub(super) struct Source<'a> {
@@ -24,19 +25,33 @@ pub(super) struct Source<'a> {
 }
 
 pub(super) struct LlamaTemplate {
-    plain: Arc<Mutex<Chat>>,
+    pub(super) plain: Arc<Mutex<Chat>>,
     /// The file's variant for requests with tools, if it has one.
-    with_tools: Option<Arc<Mutex<Chat>>>,
-    takes_tools: bool,
+    pub(super) with_tools: Option<Arc<Mutex<Chat>>>,
+    pub(super) takes_tools: bool,
+    /// The format of tools for a template that has no place for them; opened when it is first needed.
+    pub(super) fallback: OnceLock<Arc<Mutex<Chat>>>,
+    /// `None`: a template by itself, whose answers nobody samples.
+    pub(super) vocab: Option<Arc<LlamaVocab>>,
 }
 
 impl LlamaTemplate {
     pub(super) fn open(plain: &Source, with_tools: Option<&Source>) -> Result<LlamaTemplate, EngineError> {
         let open = |source: &Source| Chat::open(source).map(|chat| Arc::new(Mutex::new(chat)));
-        let mut template =
-            LlamaTemplate { plain: open(plain)?, with_tools: with_tools.map(open).transpose()?, takes_tools: false };
+        let mut template = LlamaTemplate {
+            plain: open(plain)?,
+            with_tools: with_tools.map(open).transpose()?,
+            takes_tools: false,
+            fallback: OnceLock::new(),
+            vocab: None,
+        };
         template.takes_tools = template.shows_tools();
         Ok(template)
+    }
+
+    /// With the vocabulary that its answers are sampled from.
+    pub(super) fn with_vocab(self, vocab: Arc<LlamaVocab>) -> LlamaTemplate {
+        LlamaTemplate { vocab: Some(vocab), ..self }
     }
 
     /// Renders once with a marked tool and looks for the mark. A template that refuses tools has no place for them.
@@ -73,6 +88,20 @@ impl ChatTemplate for LlamaTemplate {
     fn prepare(&self, tools: &[String]) -> Result<Box<dyn PreparedTemplate>, EngineError> {
         Ok(Box::new(self.prepare_typed(tools)?))
     }
+
+    fn switches_thinking(&self) -> bool {
+        let rendered = |is_on| {
+            let wanted =
+                Wanted { thinking: Thinking { is_on: Some(is_on), ..Thinking::default() }, ..Wanted::default() };
+            let prepared = self.prepare_typed(&[]).ok()?;
+            prepared.render_at(&[Message::text(Role::User, "Hello")], true, 0, &wanted).ok()
+        };
+        rendered(true) != rendered(false)
+    }
+
+    fn answer(&self, tools: &[String], wanted: &Wanted, follows_result: bool) -> Result<Answer, EngineError> {
+        self.answer_to(tools, wanted, follows_result)
+    }
 }
 
 struct Prepared {
@@ -101,19 +130,26 @@ impl Prepared {
 impl PreparedTemplate for Prepared {
     fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs() as i64);
-        self.render_at(messages, open_answer, now)
+        self.render_at(messages, open_answer, now, &Wanted::default())
     }
 
-    fn render_at(&self, messages: &[Message], open_answer: bool, unix_s: i64) -> Result<String, EngineError> {
+    fn render_at(
+        &self,
+        messages: &[Message],
+        open_answer: bool,
+        unix_s: i64,
+        wanted: &Wanted,
+    ) -> Result<String, EngineError> {
+        let args = args(wanted)?;
         self.render_by(messages, |chat, tools, messages, out| {
-            // SAFETY: both handles are alive and used by this thread alone; `messages` outlives the call; `out` is written.
-            unsafe { hob_chat_direct(chat, tools, messages, open_answer, unix_s, out) }
+            // SAFETY: both handles are alive and used by this thread alone; the texts outlive the call; `out` is written.
+            unsafe { hob_chat_direct(chat, tools, messages, Text::lent(&args), open_answer, unix_s, out) }
         })
     }
 }
 
 /// Arguments stay text; templates that want an object get it parsed on the other side, keys in their order.
-fn to_json(messages: &[Message]) -> Result<String, EngineError> {
+pub(super) fn to_json(messages: &[Message]) -> Result<String, EngineError> {
     let to_json = |message: &Message| {
         let mut json = json!({ "role": message.role.template_name(), "content": message.content });
         if let Some(reasoning) = &message.reasoning {
@@ -147,10 +183,38 @@ fn to_json(messages: &[Message]) -> Result<String, EngineError> {
     Ok(Value::Array(messages.collect::<Result<_, _>>()?).to_string())
 }
 
+/// Names that a template gets its prompt's parts by: no client may set them.
+const OWN_NAMES: [&str; 8] =
+    ["messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "datetime", "date_string", "hob_now"];
+
+/// What a template may ask for by name, as a JSON object. The client's own word for thinking goes before the general one.
+pub(super) fn args(wanted: &Wanted) -> Result<String, EngineError> {
+    let mut args = serde_json::Map::new();
+    if let Some(is_on) = wanted.thinking.is_on {
+        args.insert("enable_thinking".into(), is_on.into());
+    }
+    if let Some(effort) = &wanted.thinking.effort {
+        args.insert("reasoning_effort".into(), effort.as_str().into());
+    }
+    for (name, json) in &wanted.template_args {
+        let refused = |reason: &str| EngineError::Wanted {
+            place: format!("chat_template_kwargs.{name}"),
+            reason: reason.to_owned(),
+        };
+        if OWN_NAMES.contains(&name.as_str()) {
+            return Err(refused("is not a client's to set"));
+        }
+        check_depth(json).map_err(|reason| refused(&reason))?;
+        let value = serde_json::from_str(json).map_err(|_| refused("is no JSON"))?;
+        args.insert(name.clone(), value);
+    }
+    Ok(Value::Object(args).to_string())
+}
+
 /// JSON nested deeper than this is refused: llama.cpp walks it by recursion, without a limit of its own.
 const DEPTH_MAX: usize = 128;
 
-fn check_depth(json: &str) -> Result<(), String> {
+pub(super) fn check_depth(json: &str) -> Result<(), String> {
     let (mut depth, mut is_text, mut is_escaped) = (0_usize, false, false);
     for byte in json.bytes() {
         match byte {
@@ -175,13 +239,13 @@ fn innermost(error: &str) -> String {
 }
 
 /// A parsed template on the other side.
-struct Chat(NonNull<ChatHandle>);
+pub(super) struct Chat(pub(super) NonNull<ChatHandle>);
 
 // SAFETY: the handle is plain memory without ties to a thread; the mutex around it keeps users apart.
 unsafe impl Send for Chat {}
 
 impl Chat {
-    fn open(source: &Source) -> Result<Chat, EngineError> {
+    pub(super) fn open(source: &Source) -> Result<Chat, EngineError> {
         // llama.cpp takes some bare words for the names of built-in templates.
         if !source.text.contains("{{") && !source.text.contains("{%") {
             return Err(EngineError::Template("holds no Jinja".into()));
@@ -204,13 +268,13 @@ impl Drop for Chat {
 }
 
 /// Parsed tool definitions on the other side.
-struct Tools(NonNull<ToolsHandle>);
+pub(super) struct Tools(pub(super) NonNull<ToolsHandle>);
 
 // SAFETY: plain memory without ties to a thread, owned by one `Prepared`, which is not `Sync`.
 unsafe impl Send for Tools {}
 
 impl Tools {
-    fn parse(tools: &[String]) -> Result<Tools, EngineError> {
+    pub(super) fn parse(tools: &[String]) -> Result<Tools, EngineError> {
         let json = format!("[{}]", tools.join(","));
         let mut error = Text::EMPTY;
         // SAFETY: the text outlives the call, which copies it; `error` is written when null comes back.
@@ -227,32 +291,32 @@ impl Drop for Tools {
 }
 
 #[repr(C)]
-struct ChatHandle {
+pub(super) struct ChatHandle {
     _private: [u8; 0],
 }
 
 #[repr(C)]
-struct ToolsHandle {
+pub(super) struct ToolsHandle {
     _private: [u8; 0],
 }
 
 /// Bytes with a length: lent to the other side, or given by it.
 #[repr(C)]
-struct Text {
+pub(super) struct Text {
     data: *mut c_char,
     size: usize,
 }
 
 impl Text {
-    const EMPTY: Text = Text { data: std::ptr::null_mut(), size: 0 };
+    pub(super) const EMPTY: Text = Text { data: std::ptr::null_mut(), size: 0 };
 
     /// The other side only reads what it is lent.
-    fn lent(text: &str) -> Text {
+    pub(super) fn lent(text: &str) -> Text {
         Text { data: text.as_ptr().cast_mut().cast(), size: text.len() }
     }
 
     /// The text that the other side gave. A template that cuts a character apart leaves U+FFFD.
-    fn take(self) -> String {
+    pub(super) fn take(self) -> String {
         if self.data.is_null() {
             return String::new();
         }
@@ -275,6 +339,7 @@ unsafe extern "C" {
         chat: *const ChatHandle,
         tools: *const ToolsHandle,
         messages: Text,
+        args: Text,
         open_answer: bool,
         now: i64,
         out: *mut Text,
@@ -284,6 +349,7 @@ unsafe extern "C" {
         chat: *const ChatHandle,
         tools: *const ToolsHandle,
         messages: Text,
+        args: Text,
         open_answer: bool,
         out: *mut Text,
     ) -> bool;

@@ -44,6 +44,10 @@ impl LlamaVocab {
         (spelling(vocab.bos()), spelling(vocab.eos()))
     }
 
+    pub(super) fn model(&self) -> &LlamaModel {
+        &self.model
+    }
+
     pub(super) fn knows(&self, token: Token) -> bool {
         (0..self.n_tokens).contains(&token.0)
     }

@@ -2,8 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::engine::{ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
-use crate::request::{Message, Role, Token};
+use super::answers;
+use crate::engine::{Answer, ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
+use crate::request::{Message, Role, Token, Wanted};
 
 /// One token a byte, and the control tokens of ChatML.
 pub struct ByteVocab {
@@ -87,6 +88,10 @@ impl ChatTemplate for ChatMl {
         let tools = if self.takes_tools { tools.to_vec() } else { Vec::new() };
         Ok(Box::new(PreparedChatMl { tools }))
     }
+
+    fn answer(&self, tools: &[String], wanted: &Wanted, _follows_result: bool) -> Result<Answer, EngineError> {
+        answers::answer(tools, wanted)
+    }
 }
 
 struct PreparedChatMl {
@@ -136,6 +141,10 @@ impl<T: ChatTemplate> ChatTemplate for Dated<T> {
     fn prepare(&self, tools: &[String]) -> Result<Box<dyn PreparedTemplate>, EngineError> {
         Ok(Box::new(PreparedDated(self.0.prepare(tools)?)))
     }
+
+    fn answer(&self, tools: &[String], wanted: &Wanted, follows_result: bool) -> Result<Answer, EngineError> {
+        self.0.answer(tools, wanted, follows_result)
+    }
 }
 
 struct PreparedDated(Box<dyn PreparedTemplate>);
@@ -143,12 +152,18 @@ struct PreparedDated(Box<dyn PreparedTemplate>);
 impl PreparedTemplate for PreparedDated {
     fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs() as i64);
-        self.render_at(messages, open_answer, now)
+        self.render_at(messages, open_answer, now, &Wanted::default())
     }
 
-    fn render_at(&self, messages: &[Message], open_answer: bool, unix_s: i64) -> Result<String, EngineError> {
+    fn render_at(
+        &self,
+        messages: &[Message],
+        open_answer: bool,
+        unix_s: i64,
+        wanted: &Wanted,
+    ) -> Result<String, EngineError> {
         let day = unix_s.div_euclid(24 * 3600);
-        let text = self.0.render_at(messages, open_answer, unix_s)?;
+        let text = self.0.render_at(messages, open_answer, unix_s, wanted)?;
         Ok(format!("{TURN_START}date\nDay {day}{TURN_END}\n{text}"))
     }
 }

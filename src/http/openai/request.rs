@@ -13,7 +13,7 @@ use super::message::{self, WireMessage};
 use super::sampling::WireSampling;
 use super::{shape, thinking, tools};
 use crate::http::error::ApiError;
-use crate::request::{Client, Dialect, Request, Wanted};
+use crate::request::{Client, Dialect, Request, ToolChoice, Wanted};
 
 /// Levels of arrays and objects. The deepest of Home Assistant's recorded requests has 10; each level costs stack where JSON
 /// is read recursively, as chat templates may do.
@@ -55,9 +55,15 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
     let n_logprobs = wire.n_logprobs()?;
     let n_choices = integer("n", wire.n, 1, CHOICES_MAX)?.unwrap_or(1) as usize;
     let thinking = wire.thinking();
+    if wire.lora.as_ref().is_some_and(|adapters| !adapters.is_empty()) {
+        return Err(ApiError::field("lora", "adapters are not supported yet"));
+    }
+    let tool_choice = tools::choice(wire.tool_choice.as_ref())?;
+    // A small model that must call goes on calling as long as it may; a client that wants that says so.
+    let must_call = matches!(tool_choice, ToolChoice::Required | ToolChoice::Named(_));
     let wanted = Wanted {
-        tool_choice: tools::choice(wire.tool_choice.as_ref())?,
-        one_call: wire.parallel_tool_calls == Some(false),
+        tool_choice,
+        one_call: wire.parallel_tool_calls.map_or(must_call, |several| !several),
         shape: shape::shape(wire.response_format.as_deref(), wire.grammar.clone(), wire.json_schema.as_deref())?,
         thinking: thinking.thinking()?,
         template_args: thinking.template_args()?,
@@ -167,6 +173,7 @@ struct WireRequest {
     chat_template_kwargs: Option<Map<String, Value>>,
     reasoning_budget: Option<i64>,
     thinking_budget_tokens: Option<i64>,
+    lora: Option<Vec<Value>>,
     n: Option<i64>,
     logprobs: Option<bool>,
     top_logprobs: Option<i64>,

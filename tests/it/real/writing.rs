@@ -95,7 +95,7 @@ fn write_step_by_step(path: PathBuf) {
                 let begun = Instant::now();
                 let mut after = |step: WriteStep| {
                     // Past the test runner, which keeps what is printed.
-                    writeln!(std::io::stderr(), "step {step:?}").unwrap();
+                    let _ = writeln!(std::io::stderr().lock(), "step {step:?}");
                     go_on.next().expect("the parent lets go on, or kills").unwrap();
                 };
                 let n_file_bytes = folder.write(&segment, &mut after).unwrap();
@@ -110,7 +110,7 @@ fn write_step_by_step(path: PathBuf) {
 
 /// A house whose pins are warm, over the folder that the child left; how many tokens of them came from there.
 fn start_again(path: PathBuf) -> (SchedulerHandle, JoinHandle<()>, usize) {
-    let (records, told) = mpsc::channel();
+    let (records, told) = mpsc::sync_channel(1024);
     let open_lower: OpenLower = Box::new(move |opened, report| {
         let (door, inbox) = SnapshotsHandle::new();
         let snapshots = Snapshots::new(open(&path, opened), KEEP, report);

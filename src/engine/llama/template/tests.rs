@@ -186,7 +186,7 @@ fn compare(name: &str, template: &LlamaTemplate) -> usize {
                 let direct = prepared.render(messages, open_answer);
                 let reference = prepared.render_by(messages, |chat, tools, messages, out| {
                     // SAFETY: both handles are alive and used by this thread alone; the texts outlive the call.
-                    unsafe { hob_chat_reference(chat, tools, messages, open_answer, out) }
+                    unsafe { hob_chat_reference(chat, tools, messages, Text::lent("{}"), open_answer, out) }
                 });
                 match reference {
                     Ok(expected) => {
@@ -260,7 +260,8 @@ fn a_template_shows_the_day_it_is_told() {
     // Noon in Greenwich: the same day in every time zone but the easternmost.
     const DAY: i64 = 24 * 3600;
     let messages = [Message::text(Role::User, "a")];
-    let at = |text, unix_s| open(text).prepare(&[]).unwrap().render_at(&messages, true, unix_s).unwrap();
+    let at =
+        |text, unix_s| open(text).prepare(&[]).unwrap().render_at(&messages, true, unix_s, &Wanted::default()).unwrap();
     let noon = 1_796_040_000;
     assert_eq!(at(DATED, noon), "<|system|>Day 334, 30 Nov 2026<|user|>a<|assistant|>");
     assert_eq!(at(DATED, noon + DAY), "<|system|>Day 335, 01 Dec 2026<|user|>a<|assistant|>");

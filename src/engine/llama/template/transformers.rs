@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{LlamaTemplate, Source};
 use crate::engine::ChatTemplate;
-use crate::request::{Message, Role, ToolCall};
+use crate::request::{Message, Role, ToolCall, Wanted};
 
 const CONVERSATIONS: &str = include_str!("conversations.json");
 const REFERENCE: &str = include_str!("transformers.py");
@@ -76,9 +76,10 @@ const DIFFERENCES: &[(&[&str], Of, &str)] = &[
         These(&["reasoning and call"]),
         "the template knows thoughts as `thinking`; llama.cpp moves `reasoning_content` there",
     ),
+    (&["LFM2.5-8B-A1B"], These(&["kept thoughts"]), "as above: `reasoning_content` is moved to `thinking`"),
     (
         &["mistralai-Ministral-3-14B-Reasoning-2512"],
-        These(&["reasoning", "reasoning and call", "second round"]),
+        These(&["reasoning", "reasoning and call", "second round", "no thinking in a round", "kept thoughts"]),
         "the template knows thoughts as parts of the content; llama.cpp moves `reasoning_content` there",
     ),
     (
@@ -122,6 +123,7 @@ const DIFFERENCES: &[(&[&str], Of, &str)] = &[
             "parallel calls",
             "reasoning and call",
             "second round",
+            "no thinking in a round",
         ]),
         "the template knows results as parts of the calling message only; llama.cpp puts them there",
     ),
@@ -139,6 +141,11 @@ const DIFFERENCES: &[(&[&str], Of, &str)] = &[
         &["llm-jp-llm-jp-4.1-8b-thinking", "openai-gpt-oss-120b"],
         These(&["finished"]),
         "the template ends the last answer as a model does, by `<|return|>`; llama.cpp as one that more follows, by `<|end|>`",
+    ),
+    (
+        &["muse-glimmer"],
+        These(&["little effort"]),
+        "the template asks for the effort under a name of its own; llama.cpp gives it under that one",
     ),
     (
         &["openbmb-MiniCPM5-1B"],
@@ -259,8 +266,16 @@ fn render(template: &LlamaTemplate, tools: &Value, talk: &Value) -> Option<Strin
     let tools = talk.get("tools").map(|name| tools[name.as_str().unwrap()].as_array().unwrap());
     let tools: Vec<String> = tools.into_iter().flatten().map(Value::to_string).collect();
     let messages: Vec<Message> = talk["messages"].as_array().unwrap().iter().map(message).collect();
-    let opens_answer = talk["names"]["add_generation_prompt"] != false;
-    template.prepare(&tools).unwrap().render_at(&messages, opens_answer, NOW).ok()
+    let (mut opens_answer, mut wanted) = (true, Wanted::default());
+    for (name, value) in talk["names"].as_object().into_iter().flatten() {
+        match name.as_str() {
+            "add_generation_prompt" => opens_answer = value == true,
+            "enable_thinking" => wanted.thinking.is_on = value.as_bool(),
+            "reasoning_effort" => wanted.thinking.effort = value.as_str().map(str::to_owned),
+            _ => wanted.template_args.push((name.clone(), value.to_string())),
+        }
+    }
+    template.prepare(&tools).unwrap().render_at(&messages, opens_answer, NOW, &wanted).ok()
 }
 
 /// A message as OpenAI's API has it.
