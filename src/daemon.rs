@@ -243,8 +243,8 @@ impl House for Rooms {
         self.planner.remember(spoken);
     }
 
-    fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
-        self.scheduler.submit(submission)
+    fn submit(&self, submissions: Vec<Submission>) -> Result<(), SubmitError> {
+        self.scheduler.submit_together(submissions)
     }
 
     fn status(&self) -> Status {

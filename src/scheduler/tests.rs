@@ -336,6 +336,29 @@ fn a_full_queue_refuses_and_names_a_time() {
 }
 
 #[test]
+fn together_means_all_or_none() {
+    let house = house(Setup { parallel: 1, queue: 2, ..Setup::default() });
+    house.faults.gate(0);
+    let running = house.submit(ALICE, &text('a', 600), 1);
+    house.await_status(|status| status.n_running == 1);
+    let together = |n: usize| {
+        let (submissions, answers): (Vec<_>, Vec<_>) = (0..n)
+            .map(|_| {
+                let (events, answer) = mpsc::channel(4096);
+                (house.submission(ALICE, "b", 1, events), answer)
+            })
+            .unzip();
+        house.handle.submit_together(submissions).map(|()| answers)
+    };
+    assert!(matches!(together(3), Err(SubmitError::Busy { .. })));
+    let both = together(2).expect("none of the three was taken");
+    house.faults.open_gate();
+    finish(running);
+    both.into_iter().for_each(|answer| drop(finish(answer)));
+    house.is_empty();
+}
+
+#[test]
 fn a_failed_step_ends_its_sequences_and_not_the_daemon() {
     let house = house(Setup::default());
     house.faults.fail_next_decodes(1);
