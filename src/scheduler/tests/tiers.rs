@@ -201,7 +201,7 @@ fn a_disk_that_tells_late_what_it_holds_is_used_from_then_on() {
     drop(first);
     assert!(shelf.n_tokens(Kept::Private) >= 300);
 
-    let (late, told) = std::sync::mpsc::channel::<Box<dyn FnOnce() + Send>>();
+    let (late, told) = std::sync::mpsc::sync_channel::<Box<dyn FnOnce() + Send>>(1);
     let lower: OpenLower = Box::new({
         let shelf = shelf.clone();
         move |opened, report| {
