@@ -169,8 +169,14 @@ impl Tiers {
             let (path, owner) = (tiers.path(key), tiers.entries[&key].header.owner);
             used.contains(&key) || pins.iter().any(|pin| pin.0 == owner && pin.1.starts_with(&path))
         };
-        let pinned = self.entries.iter().filter(|(_, entry)| entry.header.kept == Kept::Pin);
-        let unneeded: Vec<SegmentKey> = pinned.map(|(&key, _)| key).filter(|&key| !is_needed(self, key)).collect();
+        let pinned = self.entries.iter().filter(|(_, entry)| entry.header.kept == Kept::Pin).map(|(&key, _)| key);
+        let (needed, mut unneeded): (Vec<_>, Vec<_>) = pinned.partition(|&key| is_needed(self, key));
+        // One that is needed may begin in another that is no pin's any more, and would go with it.
+        let stood_on: Vec<SegmentKey> = needed
+            .iter()
+            .flat_map(|&key| std::iter::successors(self.entries[&key].parent, |above| self.entries[above].parent))
+            .collect();
+        unneeded.retain(|key| !stood_on.contains(key));
         for key in unneeded {
             self.lose(key, GoneCause::Removed);
         }
