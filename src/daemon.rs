@@ -243,8 +243,8 @@ impl House for Rooms {
         self.planner.remember(spoken);
     }
 
-    fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
-        self.scheduler.submit(submission)
+    fn submit(&self, submissions: Vec<Submission>) -> Result<(), SubmitError> {
+        self.scheduler.submit_together(submissions)
     }
 
     fn status(&self) -> Status {
@@ -275,8 +275,10 @@ impl House for Rooms {
 
     fn forget(&self, whose: Option<Owner>) -> BoxFuture<'_, Result<Forgotten, PinFailure>> {
         Box::pin(async move {
+            // First, so that no answer that ends by it is learnt from afterwards.
+            let forgotten = self.scheduler.forget(whose).await?;
             self.planner.forget(whose).await?;
-            Ok(self.scheduler.forget(whose).await?)
+            Ok(forgotten)
         })
     }
 

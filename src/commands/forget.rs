@@ -29,8 +29,9 @@ pub fn forget(config: &Config, client: &str, out: &mut impl Write) -> Result<(),
     match ask(config, "POST", "/hob/v1/forget", body) {
         Ok(answer) => {
             let n = |key: &str| answer[key].as_u64().unwrap_or_default();
-            let (segments, cells, pins) = (n("segments"), n("cells"), n("pins"));
-            writeln!(out, "{client}: forgot {cells} cells, {segments} saved segments, {pins} pins")?;
+            let (segments, cells, pins, answers) = (n("segments"), n("cells"), n("pins"), n("answers"));
+            write!(out, "{client}: forgot {cells} cells, {segments} saved segments, {pins} pins")?;
+            writeln!(out, "{}", if answers == 0 { String::new() } else { format!("; {answers} answers were ended") })?;
         }
         Err(AskError::NotThere { .. }) => {
             let n_files = forget_stored(config, client)?;

@@ -120,6 +120,7 @@ impl Answer {
 
         let plan = Arc::new(record(&planned));
         let mut choices = Vec::with_capacity(n_choices);
+        let mut submissions = Vec::with_capacity(n_choices);
         for index in 0..n_choices {
             let is_first = index == 0;
             // Two events for each token that fits, and the first and last: the scheduler never finds it full, however slowly
@@ -127,7 +128,7 @@ impl Answer {
             let id = if is_first { id.clone() } else { format!("{id}.{index}") };
             let (sender, events) = mpsc::channel(2 * n_context + 2);
             let seed = sampling.seed.map(|seed| seed.wrapping_add(index as u32));
-            app.house.submit(Submission {
+            submissions.push(Submission {
                 prompt: planned.prompt.clone(),
                 sampling: Sampling { seed, ..sampling.clone() },
                 rules: Arc::clone(&planned.rules),
@@ -146,7 +147,7 @@ impl Answer {
                     plan: is_first.then(|| Arc::clone(&plan)),
                 },
                 events: sender,
-            })?;
+            });
             let spoken = Spoken {
                 owner,
                 opening: planned.opening.clone(),
@@ -158,6 +159,7 @@ impl Answer {
             };
             choices.push(Choice::new(id, events, Arc::clone(&planned.reader), Arc::clone(&app.house), spoken));
         }
+        app.house.submit(submissions)?;
         let (created, closing) = (unix_seconds(), app.closing.clone());
         let has_logprobs = n_logprobs.is_some();
         Ok(Answer { id, model, created, plan, has_logprobs, received, closing, choices, last: n_choices - 1 })

@@ -40,8 +40,8 @@ pub trait House: Send + Sync + 'static {
     /// Keeps the tokens of an answer for when its client sends it back.
     fn remember(&self, spoken: Spoken);
 
-    /// Queues a planned request; its answer comes through `submission.events`.
-    fn submit(&self, submission: Submission) -> Result<(), SubmitError>;
+    /// Queues a planned request, once for each choice, all or none; each answer comes through its `events`.
+    fn submit(&self, submissions: Vec<Submission>) -> Result<(), SubmitError>;
 
     fn status(&self) -> Status;
 

@@ -102,6 +102,7 @@ pub(super) async fn forget(
         "cells": forgotten.n_cells,
         "segments": forgotten.n_segments,
         "pins": forgotten.n_pins,
+        "answers": forgotten.n_answers,
     })))
 }
 

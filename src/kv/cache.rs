@@ -23,7 +23,7 @@ use super::budget::Ids;
 use super::ghosts::{Ghosts, Lost, Missed};
 use super::refused::Refused;
 use super::segment::{Header, SegmentKey};
-use super::tiers::{Gone, GoneCause, Tiers};
+use super::tiers::{Gone, Tiers};
 use super::tree::{Leaf, NodeId, Tree};
 use super::value::{Reuse, Speeds, compute};
 use super::wholes::Wholes;
@@ -209,7 +209,6 @@ impl Cache {
 
     /// A file that held `header` was of no use: a miss on what it held has this cause.
     pub fn refuse(&mut self, header: Header, cause: MissCause) {
-        self.tiers.lose(header.key, GoneCause::Removed);
         self.refused.remember(header, cause);
     }
 

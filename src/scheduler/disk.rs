@@ -1,5 +1,7 @@
 //! The scheduler's side of the tier on disk: a door to whoever writes and reads files. Nothing here waits.
 
+use std::time::Duration;
+
 use crate::engine::Limits;
 use crate::kv::{Budgets, Segment, SegmentKey};
 use crate::request::Owner;
@@ -45,6 +47,8 @@ pub struct Lower {
     pub budgets: Budgets,
     /// `None`: what is saved does not outlive the daemon.
     pub disk: Option<Box<dyn Disk>>,
+    /// How long nobody is admitted before it is told what lies on disk. What is told later is used from then on.
+    pub wait: Duration,
 }
 
 /// What is known only when the context stands.

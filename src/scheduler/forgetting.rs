@@ -1,11 +1,14 @@
-//! Forgetting: what clients left in cells, RAM and files goes, and their pins with it. What is the house's stays.
+//! Forgetting: what clients left in cells, RAM and files goes, with their pins and the answers that they are being given. What is
+//! the house's stays.
+
+use std::sync::atomic::Ordering;
 
 use tracing::info;
 
 use super::PinError;
 use super::step::Scheduler;
 use crate::engine::Engine;
-use crate::request::Owner;
+use crate::request::{Finish, Owner};
 
 /// What went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -14,11 +17,15 @@ pub struct Forgotten {
     /// Saved below the cells.
     pub n_segments: usize,
     pub n_pins: usize,
+    /// They were running or waiting and have ended.
+    pub n_answers: usize,
 }
 
+/// What such an answer's client is told.
+const FORGOTTEN: &str = "what this client left was forgotten while it was being answered";
+
 impl<E: Engine> Scheduler<E> {
-    /// Forgets what is `whose` client's; `None`: all clients'. Answers in progress go on; what they leave is never saved and
-    /// the first to be evicted.
+    /// Forgets what is `whose` client's; `None`: all clients'.
     pub(super) fn forget(&mut self, whose: Option<Owner>) -> Result<Forgotten, PinError> {
         let is_meant = |owner: Owner| owner != Owner::Public && whose.is_none_or(|whose| owner.is_client_of(whose));
         let mut forgotten = Forgotten::default();
@@ -32,10 +39,8 @@ impl<E: Engine> Scheduler<E> {
         for saving in self.savings.forget(is_meant) {
             self.cache.drop_saving(saving);
         }
-        let running = self.running.iter_mut().map(|running| &mut running.sequence);
-        for sequence in running.chain(&mut self.parked).chain(&mut self.waiting) {
-            sequence.is_background |= is_meant(sequence.owner);
-        }
+        forgotten.n_answers = self.end_answers(is_meant);
+        self.reads.forget(is_meant);
         let n_before = self.cache.tiers().held().n_segments;
         self.cache.tiers().forget(is_meant);
         forgotten.n_segments = n_before - self.cache.tiers().held().n_segments;
@@ -49,5 +54,30 @@ impl<E: Engine> Scheduler<E> {
             Some(disk) if disk.forget(whose).is_err() => Err(PinError::Busy),
             _ => Ok(forgotten),
         }
+    }
+
+    /// Ends the answers of owners that are meant, running or not; their number.
+    fn end_answers(&mut self, is_meant: impl Fn(Owner) -> bool) -> usize {
+        let mut n_ended = 0;
+        for index in (0..self.running.len()).rev() {
+            let sequence = &self.running[index].sequence;
+            if !sequence.is_warming() && is_meant(sequence.owner) {
+                self.finish(index, Finish::Error, Some(FORGOTTEN.to_owned()));
+                n_ended += 1;
+            }
+        }
+        let mut ended = Vec::new();
+        for queue in [&mut self.parked, &mut self.waiting] {
+            let (gone, kept): (Vec<_>, Vec<_>) = queue.drain(..).partition(|sequence| is_meant(sequence.owner));
+            queue.extend(kept);
+            ended.push(gone);
+        }
+        // Those that are parked were admitted once.
+        self.n_waiting.fetch_sub(ended[1].len(), Ordering::Relaxed);
+        for sequence in ended.into_iter().flatten() {
+            self.end(sequence, Finish::Error, Some(FORGOTTEN.to_owned()));
+            n_ended += 1;
+        }
+        n_ended
     }
 }

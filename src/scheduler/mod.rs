@@ -190,7 +190,7 @@ pub enum StartError {
 }
 
 pub(crate) enum Command {
-    Submit(Box<Submission>),
+    Submit(Vec<Submission>),
     Disk(Report),
     /// Pins that stand in place of those with the same names.
     Repin(Vec<Pin>),
@@ -225,12 +225,18 @@ pub struct SchedulerHandle {
 impl SchedulerHandle {
     /// Hands a request in. Its events come as they happen; dropping their receiver cancels it.
     pub fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
-        let admit = |n: usize| (n < self.n_waiting_max).then_some(n + 1);
+        self.submit_together(vec![submission])
+    }
+
+    /// Queues all or none. They are seen at once, so that those of one prompt stand on one prefill whatever the time.
+    pub fn submit_together(&self, submissions: Vec<Submission>) -> Result<(), SubmitError> {
+        let n_more = submissions.len();
+        let admit = |n: usize| (n + n_more <= self.n_waiting_max).then_some(n + n_more);
         if self.n_waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit).is_err() {
             return Err(self.busy());
         }
-        self.inbox.try_send(Command::Submit(Box::new(submission))).map_err(|error| {
-            self.n_waiting.fetch_sub(1, Ordering::Relaxed);
+        self.inbox.try_send(Command::Submit(submissions)).map_err(|error| {
+            self.n_waiting.fetch_sub(n_more, Ordering::Relaxed);
             match error {
                 TrySendError::Full(_) => self.busy(),
                 TrySendError::Disconnected(_) => SubmitError::Stopped,
@@ -374,7 +380,7 @@ fn open<M: Model>(
     let bytes_per_token = facts.kv_bytes_per_token(options.kv_type);
     Ok(step::Scheduler {
         cache: cache.with_tiers(Tiers::new(lower.budgets), limits.n_piece_max, bytes_per_token),
-        savings: saving::Savings::new(lower.disk),
+        savings: saving::Savings::new(lower.disk, lower.wait),
         reads: restoring::Reads::default(),
         learned: Learned::default(),
         looked_idle: std::time::Instant::now(),

@@ -12,7 +12,7 @@ use super::step::Scheduler;
 use crate::engine::Engine;
 use crate::kv::tiers::GoneCause;
 use crate::kv::{Header, Restorable, Restored, Segment, SegmentKey};
-use crate::request::MissCause;
+use crate::request::{MissCause, Owner};
 use crate::telemetry::{Record, RestoreRecord};
 
 /// A disk that has not answered by then is not waited for: computing goes on meanwhile.
@@ -42,6 +42,13 @@ impl Restoring {
 pub(super) struct Reads {
     asked: Option<(SegmentKey, Instant)>,
     arrived: Option<Segment>,
+}
+
+impl Reads {
+    /// Gives up what came of owners that are meant.
+    pub(super) fn forget(&mut self, is_meant: impl Fn(Owner) -> bool) {
+        self.arrived.take_if(|segment| is_meant(segment.header.owner));
+    }
 }
 
 impl<E: Engine> Scheduler<E> {

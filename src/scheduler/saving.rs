@@ -29,9 +29,6 @@ const N_QUEUED_MAX: usize = 64;
 /// How long the end of the daemon may be put off to write what is worth it. A service manager waits longer.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// How long the start waits to be told what lies on disk: hundreds of headers on a disk that has to spin up first.
-const SWEEP_WAIT: Duration = Duration::from_secs(30);
-
 /// What is on its way out of the cells, and further to disk.
 #[derive(Default)]
 pub(super) struct Savings {
@@ -46,13 +43,15 @@ pub(super) struct Savings {
     writing: Option<SegmentKey>,
     /// Until then admission waits for the first report.
     sweep_until: Option<Instant>,
+    /// The first report has come.
+    is_swept: bool,
     /// The last look brought something about, so the next one may, too.
     pub(super) is_busy: bool,
 }
 
 impl Savings {
-    pub(super) fn new(disk: Option<Box<dyn Disk>>) -> Savings {
-        let sweep_until = disk.as_ref().map(|_| Instant::now() + SWEEP_WAIT);
+    pub(super) fn new(disk: Option<Box<dyn Disk>>, wait: Duration) -> Savings {
+        let sweep_until = disk.as_ref().map(|_| Instant::now() + wait);
         Savings { disk, sweep_until, ..Savings::default() }
     }
 
@@ -69,9 +68,8 @@ impl Savings {
     pub(super) fn sweep_wait(&mut self) -> Option<Duration> {
         let left = self.sweep_until?.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            warn!("the K/V folder does not answer: what lies there is not used");
+            info!("what lies on disk is not known yet: it is computed meanwhile");
             self.sweep_until = None;
-            self.disk = None;
             return None;
         }
         Some(left)
@@ -194,7 +192,8 @@ impl<E: Engine> Scheduler<E> {
         self.savings.is_busy = true;
         match report {
             Report::Swept(swept) => {
-                let is_first = self.savings.sweep_until.take().is_some();
+                self.savings.sweep_until = None;
+                let is_first = !std::mem::replace(&mut self.savings.is_swept, true);
                 let found: Vec<_> = swept.found.into_iter().map(|found| (found.header, found.n_file_bytes)).collect();
                 if is_first {
                     let n_files = found.len();
@@ -211,10 +210,15 @@ impl<E: Engine> Scheduler<E> {
                 }
                 for dropped in swept.dropped {
                     let key = || SegmentKey::from_hex(Path::new(&dropped.file).file_stem()?.to_str()?);
-                    match dropped.header {
-                        Some(header) => self.cache.refuse(*header, miss_cause(&dropped.because)),
-                        None => self.savings.damaged.extend(key()),
+                    let Some(header) = dropped.header else {
+                        self.savings.damaged.extend(key());
+                        continue;
+                    };
+                    // What the first report tells of had gone before anything was held.
+                    if !is_first {
+                        self.cache.tiers().lose(header.key, GoneCause::Removed);
                     }
+                    self.cache.refuse(*header, miss_cause(&dropped.because));
                 }
             }
             Report::Written { key, n_file_bytes, .. } => {

@@ -169,9 +169,11 @@ impl<E: Engine> Scheduler<E> {
 
     pub(super) fn take(&mut self, command: Command) -> bool {
         match command {
-            Command::Submit(submission) => {
-                let sequence = Sequence::answer(self.take_key(), *submission, Instant::now());
-                self.waiting.push_back(sequence);
+            Command::Submit(submissions) => {
+                for submission in submissions {
+                    let sequence = Sequence::answer(self.take_key(), submission, Instant::now());
+                    self.waiting.push_back(sequence);
+                }
                 true
             }
             Command::Disk(report) => {

@@ -7,6 +7,7 @@ mod tiers;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -335,6 +336,29 @@ fn a_full_queue_refuses_and_names_a_time() {
 }
 
 #[test]
+fn together_means_all_or_none() {
+    let house = house(Setup { parallel: 1, queue: 2, ..Setup::default() });
+    house.faults.gate(0);
+    let running = house.submit(ALICE, &text('a', 600), 1);
+    house.await_status(|status| status.n_running == 1);
+    let together = |n: usize| {
+        let (submissions, answers): (Vec<_>, Vec<_>) = (0..n)
+            .map(|_| {
+                let (events, answer) = mpsc::channel(4096);
+                (house.submission(ALICE, "b", 1, events), answer)
+            })
+            .unzip();
+        house.handle.submit_together(submissions).map(|()| answers)
+    };
+    assert!(matches!(together(3), Err(SubmitError::Busy { .. })));
+    let both = together(2).expect("none of the three was taken");
+    house.faults.open_gate();
+    finish(running);
+    both.into_iter().for_each(|answer| drop(finish(answer)));
+    house.is_empty();
+}
+
+#[test]
 fn a_failed_step_ends_its_sequences_and_not_the_daemon() {
     let house = house(Setup::default());
     house.faults.fail_next_decodes(1);
@@ -509,4 +533,27 @@ fn new_pins_that_do_not_fit_are_refused_and_the_old_ones_stay() {
     house.handle.repin(vec![pin("house", &text('t', 900))]);
     let (_, done) = house.ask(BOB, &format!("{} asks", text('m', 200)), 4);
     assert_eq!(done.cache.n_cached, 200);
+}
+
+#[test]
+fn answers_of_a_client_that_is_forgotten_end_and_leave_nothing() {
+    let house = house(Setup { parallel: 2, is_gated: true, ..Setup::default() });
+    let mut alices: Vec<_> = ["a", "aa", "aaa"].map(|name| house.submit(ALICE, &name.repeat(40), 400)).into();
+    let bobs = house.submit(BOB, &text('b', 50), 20);
+    house.faults.gate(9);
+    house.await_status(|status| status.n_running == 2 && status.n_waiting == 2 && status.cells.held > 0);
+    let mut forgetting = Box::pin(house.handle.forget(Some(ALICE)));
+    assert!((&mut forgetting).now_or_never().is_none(), "it stands in the inbox");
+    house.faults.open_gate();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert_eq!(runtime.block_on(forgetting).unwrap().n_answers, 3);
+    // When that is reported, they have ended.
+    for events in &mut alices {
+        let last = std::iter::from_fn(|| events.try_recv().ok()).last();
+        assert_eq!(last, Some(Event::Failed("what this client left was forgotten while it was being answered".into())));
+    }
+    assert_eq!(finish(bobs).0, cold(&text('b', 50), 20));
+    let status = house.is_empty();
+    assert!(status.cells.evictable <= 70, "Bob's alone are left: {:?}", status.cells);
+    assert_eq!(house.ask(ALICE, &"a".repeat(40), 2).1.cache.n_cached, 0);
 }

@@ -22,11 +22,39 @@ const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55\n# K/V that 
 const BUFFER_BYTES: usize = 64 << 10;
 
 pub struct Folder {
-    path: PathBuf,
+    place: Place,
     identity: Identity,
     secret: Secret,
+}
+
+/// The folder before it is known what its files must have been written under.
+pub struct Place {
+    path: PathBuf,
     /// Held open for its lock: two daemons would sweep each other's files away.
     _lock: File,
+}
+
+impl Place {
+    /// Makes the folder where it is missing. One that another `Place` holds, in any process, is refused.
+    pub fn open(path: PathBuf) -> io::Result<Place> {
+        make(&path)?;
+        let lock = File::open(&path)?;
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::other(
+                    "another hob that runs uses this folder: cache.dir can name one of its own",
+                ));
+            }
+            // Some file systems have no locks.
+            Err(TryLockError::Error(error)) => tracing::debug!(%error, "the K/V folder is not locked"),
+            Ok(()) => {}
+        }
+        Ok(Place { path, _lock: lock })
+    }
+
+    pub fn with(self, identity: Identity, secret: Secret) -> Folder {
+        Folder { place: self, identity, secret }
+    }
 }
 
 /// What a sweep found.
@@ -68,23 +96,11 @@ pub enum Because {
 impl Folder {
     /// Makes the folder where it is missing. One that another `Folder` uses, in any process, is refused.
     pub fn open(path: PathBuf, identity: Identity, secret: Secret) -> io::Result<Folder> {
-        make(&path)?;
-        let lock = File::open(&path)?;
-        match lock.try_lock() {
-            Err(TryLockError::WouldBlock) => {
-                return Err(io::Error::other(
-                    "another hob that runs uses this folder: cache.dir can name one of its own",
-                ));
-            }
-            // Some file systems have no locks.
-            Err(TryLockError::Error(error)) => tracing::debug!(%error, "the K/V folder is not locked"),
-            Ok(()) => {}
-        }
-        Ok(Folder { path, identity, secret, _lock: lock })
+        Ok(Place::open(path)?.with(identity, secret))
     }
 
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.place.path
     }
 
     /// Bytes that `header`'s file will have.
@@ -96,7 +112,7 @@ impl Folder {
     /// lists the rest.
     pub fn sweep(&self, now: SystemTime, keep: Duration) -> io::Result<Swept> {
         let mut swept = Swept::default();
-        for entry in fs::read_dir(&self.path)? {
+        for entry in fs::read_dir(self.path())? {
             let path = entry?.path();
             let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if file == TAG {
@@ -162,7 +178,7 @@ impl Folder {
     /// that nobody can read go as well.
     pub fn forget(&self, owner: Option<Owner>) -> io::Result<Vec<SegmentKey>> {
         let mut gone = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
+        for entry in fs::read_dir(self.path())? {
             let path = entry?.path();
             if path.file_name().is_some_and(|name| name == TAG) {
                 continue;
@@ -181,17 +197,17 @@ impl Folder {
             remove_if_there(&path)?;
             gone.extend(header.map(|header| header.key));
         }
-        File::open(&self.path)?.sync_all()?;
+        File::open(self.path())?.sync_all()?;
         Ok(gone)
     }
 
     /// Makes the folder anew after somebody removed it.
     pub(super) fn make(&self) -> io::Result<()> {
-        make(&self.path)
+        make(self.path())
     }
 
     fn place(&self, key: SegmentKey) -> PathBuf {
-        self.path.join(key.hex()).with_extension(ENDING)
+        self.path().join(key.hex()).with_extension(ENDING)
     }
 
     fn read_file(&self, file: File, key: SegmentKey) -> Result<Segment, Fault> {

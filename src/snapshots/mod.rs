@@ -12,13 +12,15 @@ mod secret;
 mod tests;
 mod weights;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 pub use container::Secret;
-pub use folder::{Because, Dropped, Folder, Found, Swept};
+pub use folder::{Because, Dropped, Folder, Found, Place, Swept};
 pub use identity::{Identity, Mismatch};
-pub use weights::hash_weights;
+pub use weights::{hash_weights, remembered_weights};
 
 use crate::kv::{Segment, SegmentKey};
 use crate::request::Owner;
@@ -77,16 +79,28 @@ pub struct Busy;
 #[derive(Clone, Debug)]
 pub struct SnapshotsHandle {
     inbox: mpsc::SyncSender<Job>,
+    is_stopping: Arc<AtomicBool>,
 }
 
 /// What the thread receives from.
-pub struct Inbox(mpsc::Receiver<Job>);
+pub struct Inbox {
+    jobs: mpsc::Receiver<Job>,
+    is_stopping: Arc<AtomicBool>,
+}
+
+impl Inbox {
+    /// Whether the end was asked for, behind whatever waits.
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+}
 
 impl SnapshotsHandle {
     /// A door and the inbox behind it, for `Snapshots::run`.
     pub fn new() -> (SnapshotsHandle, Inbox) {
-        let (sender, receiver) = mpsc::sync_channel(N_JOBS_MAX);
-        (SnapshotsHandle { inbox: sender }, Inbox(receiver))
+        let (inbox, jobs) = mpsc::sync_channel(N_JOBS_MAX);
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        (SnapshotsHandle { inbox, is_stopping: is_stopping.clone() }, Inbox { jobs, is_stopping })
     }
 
     /// Writes a file; `Written` or `WriteFailed` follows.
@@ -116,6 +130,7 @@ impl SnapshotsHandle {
 
     /// Does what was asked before, then ends the thread; join it afterwards.
     pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
         // A thread that has gone has nothing left to stop.
         let _ = self.inbox.send(Job::Stop);
     }
@@ -145,7 +160,7 @@ impl Snapshots {
         self.sweep(true);
         let mut swept = Instant::now();
         loop {
-            match inbox.0.recv_timeout(SWEEP_EVERY.saturating_sub(swept.elapsed())) {
+            match inbox.jobs.recv_timeout(SWEEP_EVERY.saturating_sub(swept.elapsed())) {
                 Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Ok(job) => self.work(job),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -154,6 +169,14 @@ impl Snapshots {
                 self.sweep(false);
                 swept = Instant::now();
             }
+        }
+    }
+
+    /// The body of the thread where it ends before it is known what the files were written under: what is to be forgotten goes
+    /// all the same.
+    pub fn end(mut self, inbox: &Inbox) {
+        for job in inbox.jobs.try_iter().filter(|job| matches!(job, Job::Forget(_))) {
+            self.work(job);
         }
     }
 

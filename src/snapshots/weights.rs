@@ -4,7 +4,7 @@
 //! inode, size, and the times of change. A file that was swapped and dated back is noticed by ctime.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -13,37 +13,71 @@ use crate::private::write_whole;
 /// Lines of the memory kept: models a house has tried.
 const N_LINES_MAX: usize = 64;
 
+/// Read at once: little enough that a stop is not waited for on a slow disk.
+const READ_BYTES: usize = 1 << 20;
+
 /// The hash of the model at `path`, and of its further parts where it is split (`…-00001-of-00003.gguf`). `memory` is a file to
-/// remember it in; one that cannot be used costs time only.
-pub fn hash_weights(path: &Path, memory: &Path) -> io::Result<blake3::Hash> {
+/// remember it in; one that cannot be used costs time only. It ends with an error when `goes_on` says no.
+pub fn hash_weights(path: &Path, memory: &Path, goes_on: &dyn Fn() -> bool) -> io::Result<blake3::Hash> {
+    hash_parts(path, |part| match remembered(part, memory)? {
+        (_, Some(hash)) => Ok(hash),
+        (stamp, None) => {
+            let hash = read_hash(part, goes_on)?;
+            remember(&stamp, hash, memory);
+            Ok(hash)
+        }
+    })
+}
+
+/// The same, if nothing has to be read for it.
+pub fn remembered_weights(path: &Path, memory: &Path) -> Option<blake3::Hash> {
+    let unknown = || io::Error::other("it has to be read");
+    hash_parts(path, |part| remembered(part, memory)?.1.ok_or_else(unknown)).ok()
+}
+
+fn hash_parts(path: &Path, hash: impl Fn(&Path) -> io::Result<blake3::Hash>) -> io::Result<blake3::Hash> {
     let parts = parts(path);
     if let [only] = parts.as_slice() {
-        return hash_file(only, memory);
+        return hash(only);
     }
     let mut hasher = blake3::Hasher::new();
     for part in &parts {
-        hasher.update(hash_file(part, memory)?.as_bytes());
+        hasher.update(hash(part)?.as_bytes());
     }
     Ok(hasher.finalize())
 }
 
-fn hash_file(path: &Path, memory: &Path) -> io::Result<blake3::Hash> {
-    let mut file = File::open(path)?;
-    let stamp = stamp(&file.metadata()?);
+/// What is remembered of a file under its stamp, with that.
+fn remembered(path: &Path, memory: &Path) -> io::Result<(String, Option<blake3::Hash>)> {
+    let stamp = stamp(&fs::metadata(path)?);
     let lines = fs::read_to_string(memory).unwrap_or_default();
     let known = lines.lines().find_map(|line| line.strip_prefix(&stamp)?.strip_prefix(' '));
-    if let Some(hash) = known.and_then(|hash| blake3::Hash::from_hex(hash).ok()) {
-        return Ok(hash);
-    }
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(&mut file)?;
-    let hash = hasher.finalize();
+    let hash = known.and_then(|hash| blake3::Hash::from_hex(hash).ok());
+    Ok((stamp, hash))
+}
+
+fn remember(stamp: &str, hash: blake3::Hash, memory: &Path) {
+    let lines = fs::read_to_string(memory).unwrap_or_default();
     let kept = lines.lines().take(N_LINES_MAX - 1).map(|line| format!("{line}\n"));
     let text: String = std::iter::once(format!("{stamp} {}\n", hash.to_hex())).chain(kept).collect();
     if let Err(error) = write_whole(memory, |file| file.write_all(text.as_bytes())) {
         tracing::debug!(%error, "the model's hash is not remembered");
     }
-    Ok(hash)
+}
+
+fn read_hash(path: &Path, goes_on: &dyn Fn() -> bool) -> io::Result<blake3::Hash> {
+    let mut file = File::open(path)?;
+    let mut hasher = blake3::Hasher::new();
+    let mut bytes = vec![0; READ_BYTES];
+    while goes_on() {
+        match file.read(&mut bytes) {
+            Ok(0) => return Ok(hasher.finalize()),
+            Ok(n_bytes) => drop(hasher.update(&bytes[..n_bytes])),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other("it was not read to its end"))
 }
 
 fn stamp(metadata: &Metadata) -> String {
@@ -84,12 +118,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [model, memory] = ["model.gguf", "memory"].map(|name| folder.path().join(name));
         fs::write(&model, "weights one").unwrap();
-        let one = hash_weights(&model, &memory).unwrap();
+        let one = hash_weights(&model, &memory, &|| true).unwrap();
         assert_eq!(one, blake3::hash(b"weights one"));
-        assert_eq!(hash_weights(&model, &memory).unwrap(), one);
+        assert_eq!(hash_weights(&model, &memory, &|| true).unwrap(), one);
         fs::remove_file(&model).unwrap();
         fs::write(&model, "weights two").unwrap();
-        assert_eq!(hash_weights(&model, &memory).unwrap(), blake3::hash(b"weights two"));
+        assert_eq!(hash_weights(&model, &memory, &|| true).unwrap(), blake3::hash(b"weights two"));
+    }
+
+    #[test]
+    fn reading_ends_when_it_is_told_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let [model, memory] = ["model.gguf", "memory"].map(|name| folder.path().join(name));
+        fs::write(&model, "weights").unwrap();
+        assert!(hash_weights(&model, &memory, &|| false).is_err());
+        assert_eq!(remembered_weights(&model, &memory), None);
+        let hash = hash_weights(&model, &memory, &|| true).unwrap();
+        assert_eq!(remembered_weights(&model, &memory), Some(hash));
     }
 
     #[test]
@@ -99,9 +144,9 @@ mod tests {
         fs::write(&model, "weights").unwrap();
         let told = blake3::hash(b"told");
         fs::write(&memory, format!("{} {}\n", stamp(&fs::metadata(&model).unwrap()), told.to_hex())).unwrap();
-        assert_eq!(hash_weights(&model, &memory).unwrap(), told);
+        assert_eq!(hash_weights(&model, &memory, &|| true).unwrap(), told);
         fs::write(&memory, "noise").unwrap();
-        assert_eq!(hash_weights(&model, &memory).unwrap(), blake3::hash(b"weights"));
+        assert_eq!(hash_weights(&model, &memory, &|| true).unwrap(), blake3::hash(b"weights"));
     }
 
     #[test]
@@ -111,9 +156,9 @@ mod tests {
         let memory = folder.path().join("memory");
         fs::write(part(1), "one").unwrap();
         fs::write(part(2), "two").unwrap();
-        let before = hash_weights(&part(1), &memory).unwrap();
+        let before = hash_weights(&part(1), &memory, &|| true).unwrap();
         fs::remove_file(part(2)).unwrap();
         fs::write(part(2), "TWO").unwrap();
-        assert_ne!(hash_weights(&part(1), &memory).unwrap(), before);
+        assert_ne!(hash_weights(&part(1), &memory, &|| true).unwrap(), before);
     }
 }

@@ -160,6 +160,40 @@ pub(super) fn pace<M: Model>(
     })
 }
 
+/// How long the K/V of `N_PREFILL` tokens takes out of the cells, and back into others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Copied {
+    pub(super) n_bytes: usize,
+    pub(super) save: Duration,
+    pub(super) restore: Duration,
+}
+
+/// Measures `n_runs` times, in pieces as the daemon does, after one run that is not counted.
+pub(super) fn copied<M: Model>(model: &M, options: &ContextOptions, n_runs: usize) -> Result<Vec<Copied>, BenchError> {
+    let mut engine = model.open(&ContextOptions { n_cells: 2 * CHUNK, n_seq_max: 2, ..options.clone() })?;
+    let mut tokens = model.vocab().tokenize(&super::bodies::text(), crate::engine::Special::Text);
+    tokens.truncate(N_PREFILL);
+    compute(&mut engine, SeqId(0), &tokens, 0, true)?;
+    let limits = engine.limits();
+    let n_piece = if limits.memory == Memory::Rewindable { limits.n_piece_max } else { tokens.len() };
+    let ranges: Vec<_> =
+        (0..tokens.len()).step_by(n_piece).map(|start| start..tokens.len().min(start + n_piece)).collect();
+    let mut measured = Vec::with_capacity(n_runs + 1);
+    for _ in 0..=n_runs {
+        let started = Instant::now();
+        let saved = ranges.iter().map(|range| engine.save(SeqId(0), range.clone())).collect::<Result<Vec<_>, _>>()?;
+        let save = started.elapsed();
+        let started = Instant::now();
+        for (range, bytes) in ranges.iter().zip(&saved) {
+            engine.restore(SeqId(1), range.clone(), bytes)?;
+        }
+        let restore = started.elapsed();
+        engine.remove(SeqId(1), 0)?;
+        measured.push(Copied { n_bytes: saved.iter().map(Vec::len).sum(), save, restore });
+    }
+    Ok(measured.split_off(1))
+}
+
 fn run(engine: &mut impl Engine, tokens: &[Token]) -> Result<Pace, BenchError> {
     let mut sampler =
         engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, &AnswerRules::default(), tokens)?;

@@ -245,9 +245,17 @@ impl<M: Model> Bench<'_, M> {
         let paces = engine::pace(&*self.model, &options, options.threads, N_PACE)?;
         let prefill = median(paces.iter().map(|pace| pace.prefill).collect());
         let decode = median(paces.iter().map(|pace| pace.decode).collect());
+        let copied = engine::copied(&*self.model, &options, N_PACE)?;
+        let save = median(copied.iter().map(|copied| copied.save).collect());
+        let restore = median(copied.iter().map(|copied| copied.restore).collect());
+        let n_bytes = copied.iter().map(|copied| copied.n_bytes).max().unwrap_or(0);
+        let per_second = |time: Duration| n_bytes as f64 / time.as_secs_f64().max(1e-9);
         Ok(Speed {
             prefill_tokens_per_second: engine::N_PREFILL as f64 / prefill.as_secs_f64(),
             decode_tokens_per_second: engine::N_DECODE as f64 / decode.as_secs_f64(),
+            save_bytes_per_second: per_second(save),
+            restore_bytes_per_second: per_second(restore),
+            restore_by_prefill: prefill.as_secs_f64() / restore.as_secs_f64().max(1e-9),
         })
     }
 
@@ -335,7 +343,8 @@ mod tests {
         let config = house(folder.path());
         let report = bench(&config, Arc::new(SimulatedModel::new()), &Scope::House).unwrap();
 
-        let Ttft { cold, warm, restarted, profile, .. } = &report.house.unwrap().ttft;
+        let House { ttft, speed, .. } = report.house.unwrap();
+        let Ttft { cold, warm, restarted, profile, .. } = &ttft;
         assert_eq!((profile.as_str(), cold.runs.len(), warm.runs.len()), ("house", N_COLD, QUESTIONS.len()));
         assert!(cold.runs.iter().all(|run| run.reused == 0), "{cold:?}");
         // Each question reuses the pinned head, and computes no more than its own words and the answer's opening.
@@ -347,6 +356,7 @@ mod tests {
         assert_eq!(restarted.runs.len(), N_RESTARTED);
         assert!(restarted.runs.iter().all(|run| run.reused >= warm.runs[0].reused), "{restarted:?}");
         assert!(report.outside.unwrap().iter().all(|row| row.n_tools == 30 && row.all_ms > 0.0));
+        assert!(speed.save_bytes_per_second > 0.0 && speed.restore_bytes_per_second > 0.0, "{speed:?}");
         assert_eq!(report.threads, None);
     }
 

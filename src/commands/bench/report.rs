@@ -109,6 +109,11 @@ pub struct Lookup {
 pub struct Speed {
     pub prefill_tokens_per_second: f64,
     pub decode_tokens_per_second: f64,
+    /// K/V out of the cells and back.
+    pub save_bytes_per_second: f64,
+    pub restore_bytes_per_second: f64,
+    /// How many times faster than computing the same tokens.
+    pub restore_by_prefill: f64,
 }
 
 /// An upper number, and whether what was measured keeps to it.
@@ -253,6 +258,9 @@ impl Speed {
         let lines = vec![
             line("prefill, 256 tokens at once", speed(self.prefill_tokens_per_second)),
             line("decode, 30 steps", speed(self.decode_tokens_per_second)),
+            line("save K/V", format!("{:.1} GB/s", self.save_bytes_per_second / 1e9)),
+            line("restore it", format!("{:.1} GB/s", self.restore_bytes_per_second / 1e9)),
+            line("restore / prefill, the same tokens", format!("{:.0} times", self.restore_by_prefill)),
         ];
         ("Engine alone, short context".to_owned(), lines)
     }
@@ -424,7 +432,13 @@ mod tests {
                     goal: Goal::at_most(1.1, 80.0 / 70.0),
                 },
                 lookup: Lookup { held_tokens: N_HELD, us: 8.25, goal: Goal::at_most(50.0, 8.25) },
-                speed: Speed { prefill_tokens_per_second: 430.0, decode_tokens_per_second: 66.6 },
+                speed: Speed {
+                    prefill_tokens_per_second: 430.0,
+                    decode_tokens_per_second: 66.6,
+                    save_bytes_per_second: 1.6e9,
+                    restore_bytes_per_second: 12.3e9,
+                    restore_by_prefill: 1_241.4,
+                },
             }),
         }
     }
@@ -461,6 +475,9 @@ mod tests {
         Engine alone, short context
           prefill, 256 tokens at once                 430.0 tokens/s
           decode, 30 steps                             66.6 tokens/s
+          save K/V                                          1.6 GB/s
+          restore it                                       12.3 GB/s
+          restore / prefill, the same tokens              1241 times
 
         CPU outside the engine in ms, 30 tools
                                       tokens   parse   plan render tokenise  match    all
@@ -583,7 +600,10 @@ mod tests {
           },
           "speed": {
             "prefill_tokens_per_second": 430.0,
-            "decode_tokens_per_second": 66.6
+            "decode_tokens_per_second": 66.6,
+            "save_bytes_per_second": 1600000000.0,
+            "restore_bytes_per_second": 12300000000.0,
+            "restore_by_prefill": 1241.4
           },
           "outside": [
             {

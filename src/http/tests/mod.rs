@@ -45,8 +45,6 @@ struct Script {
     /// Sent as soon as a request is submitted.
     events: Vec<Event>,
     refusal: Option<SubmitError>,
-    /// Submissions that are taken before the refusal.
-    n_taken_before: usize,
     reader: Arc<dyn AnswerReader>,
     /// What telemetry holds, newest first; `None`: it is off.
     rows: Option<Vec<RequestRow>>,
@@ -66,7 +64,6 @@ impl Default for Script {
                 Event::Done(done(Finish::Stop)),
             ],
             refusal: None,
-            n_taken_before: 0,
             reader: Arc::new(PlainReader),
             rows: Some(Vec::new()),
             remembered: Vec::new(),
@@ -160,16 +157,15 @@ impl House for Fake {
         self.script.lock().unwrap().remembered.push(spoken);
     }
 
-    fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
+    fn submit(&self, submissions: Vec<Submission>) -> Result<(), SubmitError> {
         let mut script = self.script.lock().unwrap();
-        match script.n_taken_before.checked_sub(1) {
-            Some(n_taken_before) => script.n_taken_before = n_taken_before,
-            None => script.refusal.take().map_or(Ok(()), Err)?,
+        script.refusal.take().map_or(Ok(()), Err)?;
+        for submission in submissions {
+            for event in &script.events {
+                submission.events.try_send(event.clone()).unwrap();
+            }
+            self.submitted.try_send(submission).unwrap();
         }
-        for event in &script.events {
-            submission.events.try_send(event.clone()).unwrap();
-        }
-        self.submitted.try_send(submission).unwrap();
         Ok(())
     }
 

@@ -314,18 +314,6 @@ async fn streamed_choices_come_side_by_side() {
 }
 
 #[tokio::test]
-async fn one_refused_choice_refuses_all() {
-    let refusal = Some(SubmitError::Busy { retry_after: Duration::from_secs(3) });
-    let script = Script { refusal, n_taken_before: 1, ..Script::silent() };
-    let mut running = start(script).await;
-    let reply = running.post(two(GOOD)).await;
-    assert_eq!((reply.status, reply.header("retry-after")), (503, Some("3")));
-    let first = running.next_submission().await;
-    assert!(first.events.is_closed(), "nobody waits for the choice that was taken");
-    running.assert_answers().await;
-}
-
-#[tokio::test]
 async fn a_client_gone_drops_all_its_choices() {
     let mut running = start(Script::silent()).await;
     let mut stream = running.connect().await;

@@ -82,7 +82,8 @@ impl Tiers {
         self.check();
     }
 
-    /// Takes in what lies on disk at the start, in any order; what stands behind nothing is given up.
+    /// Takes in what lies on disk at the start, in any order; what stands behind nothing is given up. It may have been computed
+    /// and saved again before the disk told of it.
     pub fn take_found(&mut self, found: Vec<(Header, u64)>) {
         let mut found = found;
         found.sort_by_key(|(header, _)| header.start);
@@ -94,20 +95,20 @@ impl Tiers {
             let candidates = ends.get(&(start, header.prefix)).map_or(&[][..], Vec::as_slice);
             let parent =
                 candidates.iter().copied().find(|parent| header.owner.may_see(self.entries[parent].header.owner));
-            if (start > 0 && parent.is_none()) || self.entries.contains_key(&key) {
+            let is_used = match self.entries.contains_key(&key) {
+                true => self.take_found_again(&header, n_file_bytes),
+                false => start == 0 || parent.is_some(),
+            };
+            if !is_used {
                 let (owner, n_tokens, n_bytes) = (header.owner, header.tokens.len(), n_file_bytes);
                 let tier = Tier::Disk;
                 self.gone.push(Gone { key, owner, tier, cause: GoneCause::Removed, n_tokens, n_bytes, lost: None });
                 continue;
             }
             let is_whole = header.is_whole;
-            self.put(header, parent, Reuse::Once, None);
-            let entry = self.entries.get_mut(&key).expect("it was just put");
-            entry.file = File::There;
-            entry.file_bytes = n_file_bytes;
-            self.disk += n_file_bytes;
-            if entry.header.kept == Kept::Learned {
-                self.learned += n_file_bytes;
+            if !self.entries.contains_key(&key) {
+                self.put(header, parent, Reuse::Once, None);
+                self.set_found(key, n_file_bytes);
             }
             if !is_whole {
                 let path = self.path(key);
@@ -127,6 +128,37 @@ impl Tiers {
         self.check();
     }
 
+    /// Whether a file that was found is of use beside what is held under its key: it serves as its file, or another one is just
+    /// being written in its place.
+    fn take_found_again(&mut self, found: &Header, n_file_bytes: u64) -> bool {
+        let entry = &self.entries[&found.key];
+        if entry.has_file() {
+            return true;
+        }
+        let is_same = entry.header.tokens == found.tokens && entry.header.pieces == found.pieces;
+        let is_reachable = entry.parent.is_none_or(|parent| self.entries[&parent].has_file());
+        // What is kept for another reason by now needs a file that says so.
+        if !is_same || !is_reachable || entry.header.kept != found.kept {
+            return false;
+        }
+        self.set_found(found.key, n_file_bytes);
+        let entry = self.entries.get_mut(&found.key).expect("it is held");
+        if std::mem::take(&mut entry.is_passing) {
+            entry.ram = None;
+        }
+        true
+    }
+
+    fn set_found(&mut self, key: SegmentKey, n_file_bytes: u64) {
+        let entry = self.entries.get_mut(&key).expect("it is held");
+        entry.file = File::There;
+        entry.file_bytes = n_file_bytes;
+        self.disk += n_file_bytes;
+        if entry.header.kept == Kept::Learned {
+            self.learned += n_file_bytes;
+        }
+    }
+
     /// What is kept as a pin and none of `pins` needs any more is given up.
     pub fn keep_pins(&mut self, pins: &[(Owner, &[Token])]) {
         // A private one may be the beginning of what a conversation of its owner left.
@@ -137,8 +169,14 @@ impl Tiers {
             let (path, owner) = (tiers.path(key), tiers.entries[&key].header.owner);
             used.contains(&key) || pins.iter().any(|pin| pin.0 == owner && pin.1.starts_with(&path))
         };
-        let pinned = self.entries.iter().filter(|(_, entry)| entry.header.kept == Kept::Pin);
-        let unneeded: Vec<SegmentKey> = pinned.map(|(&key, _)| key).filter(|&key| !is_needed(self, key)).collect();
+        let pinned = self.entries.iter().filter(|(_, entry)| entry.header.kept == Kept::Pin).map(|(&key, _)| key);
+        let (needed, mut unneeded): (Vec<_>, Vec<_>) = pinned.partition(|&key| is_needed(self, key));
+        // One that is needed may begin in another that is no pin's any more, and would go with it.
+        let stood_on: Vec<SegmentKey> = needed
+            .iter()
+            .flat_map(|&key| std::iter::successors(self.entries[&key].parent, |above| self.entries[above].parent))
+            .collect();
+        unneeded.retain(|key| !stood_on.contains(key));
         for key in unneeded {
             self.lose(key, GoneCause::Removed);
         }

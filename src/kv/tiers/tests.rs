@@ -243,6 +243,22 @@ fn pins_and_learned_files_stay_and_private_ones_make_room() {
 }
 
 #[test]
+fn a_pin_that_begins_in_one_that_is_gone_keeps_what_it_stands_on() {
+    let mut house = House::new(1 << 20, 1 << 20);
+    for text in ["rules of monday", "rules of tuesday"] {
+        house.save_as(Owner::Public, Kept::Pin, text, Reuse::Once);
+        let key = house.last(Owner::Public, text);
+        assert!(house.write(key), "{text}");
+    }
+    house.tiers.keep_pins(&[(Owner::Public, &tokens("rules of tuesday"))]);
+    assert_eq!(house.found(ALICE, "rules of tuesday"), 16);
+    house.tiers.keep_pins(&[(Owner::Public, &tokens("rules of monday"))]);
+    assert_eq!(house.found(ALICE, "rules of tuesday"), 9, "nothing stands on it");
+    house.tiers.keep_pins(&[]);
+    assert_eq!(house.found(ALICE, "rules of monday"), 0);
+}
+
+#[test]
 fn what_a_conversation_left_becomes_its_owners_pin_and_goes_with_it() {
     let mut house = House::new(1 << 20, 1 << 20);
     house.save(ALICE, "rules and question");

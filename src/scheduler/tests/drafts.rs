@@ -78,7 +78,7 @@ impl Stepped {
         let (events, receiver) = mpsc::channel(asked.capacity);
         let temperature = if asked.seed.is_some() { 0.7 } else { 0.0 };
         self.scheduler.n_waiting.fetch_add(1, Ordering::Relaxed);
-        self.scheduler.take(Command::Submit(Box::new(Submission {
+        self.scheduler.take(Command::Submit(vec![Submission {
             prompt: TokenPrompt { tokens: tokens(&asked.prompt), cuts: vec![] },
             sampling: Sampling { temperature, seed: asked.seed, ..Sampling::default() },
             rules: Arc::default(),
@@ -90,7 +90,7 @@ impl Stepped {
             received: Instant::now(),
             label: Default::default(),
             events,
-        })));
+        }]));
         Client { asked, events: Some(receiver), said: String::new(), end: None, has_failed: false }
     }
 

@@ -12,7 +12,7 @@ use crate::snapshots::{Busy, Found, Reporter, Swept};
 const CELL: u64 = 24 + 4;
 
 fn ram(bytes: u64) -> OpenLower {
-    Box::new(move |_, _| Lower { budgets: Budgets { ram: bytes, disk: 0, learned: 0 }, disk: None })
+    Box::new(move |_, _| Lower { budgets: Budgets { ram: bytes, disk: 0, learned: 0 }, ..Lower::default() })
 }
 
 /// A disk in memory, which several houses may have one after the other.
@@ -48,7 +48,7 @@ impl Shelf {
             report(Report::Swept(Swept { found: found.collect(), ..Swept::default() }));
             drop(files);
             let budgets = Budgets { ram, disk, learned: disk / 4 };
-            Lower { budgets, disk: Some(Box::new(ShelfDoor { shelf, report })) }
+            Lower { budgets, disk: Some(Box::new(ShelfDoor { shelf, report })), wait: Duration::from_secs(60) }
         })
     }
 
@@ -185,6 +185,58 @@ fn a_turn_on_a_shared_prefix_is_saved_as_its_own_tokens_alone() {
     let status = house.await_saved(before.n_segments + 2);
     assert!(status.lower.ram as f64 <= 2.05 * (300.0 * CELL as f64 + 512.0));
     assert_eq!(status.lower.disk, before.disk);
+}
+
+/// As where a large model has to be read first. What was computed meanwhile has its file, the old or a new one.
+#[test]
+fn a_disk_that_tells_late_what_it_holds_is_used_from_then_on() {
+    let [policy, other] = [text('p', 900), text('q', 700)];
+    let pins = || vec![pin("house", &policy), pin("garage", &other)];
+    let shelf = Shelf::default();
+    let first = house(Setup { pins: pins(), lower: shelf.open(1 << 20, 1 << 30), ..Setup::default() });
+    shelf.await_tokens(Kept::Pin, 1600);
+    first.ask(ALICE, &text('a', 300), 1);
+    first.await_saved(3);
+    first.ask(ALICE, &format!("{}!", text('a', 300)), 1);
+    drop(first);
+    assert!(shelf.n_tokens(Kept::Private) >= 300);
+
+    let (late, told) = std::sync::mpsc::sync_channel::<Box<dyn FnOnce() + Send>>(1);
+    let lower: OpenLower = Box::new({
+        let shelf = shelf.clone();
+        move |opened, report| {
+            let report: Arc<Mutex<Reporter>> = Arc::new(Mutex::new(report));
+            let held: Arc<Mutex<Vec<Report>>> = Arc::default();
+            let (to_hold, to_tell, open) = (held.clone(), report.clone(), Arc::new(Mutex::new(false)));
+            let is_open = open.clone();
+            let reporter: Reporter = Box::new(move |told| {
+                if *is_open.lock().unwrap() {
+                    (to_tell.lock().unwrap())(told);
+                } else {
+                    to_hold.lock().unwrap().push(told);
+                }
+            });
+            let lower = shelf.open(1 << 20, 1 << 30)(opened, reporter);
+            let tell = move || {
+                *open.lock().unwrap() = true;
+                held.lock().unwrap().drain(..).for_each(|told| (report.lock().unwrap())(told));
+            };
+            late.send(Box::new(tell)).unwrap();
+            Lower { wait: Duration::ZERO, ..lower }
+        }
+    });
+    let again = house(Setup { pins: pins(), lower, ..Setup::default() });
+    again.await_status(|status| status.pins.iter().all(|pin| pin.is_warm));
+    assert_eq!(again.faults.n_computed(), 1600, "nobody waited");
+    (told.recv().unwrap())();
+    again.await_status(|status| status.lower.n_segments >= 3);
+    let (_, done) = again.ask(ALICE, &format!("{}?", text('a', 300)), 1);
+    assert!(done.cache.n_restored >= 290, "{:?}", done.cache);
+    drop(again);
+    assert_eq!(shelf.n_tokens(Kept::Pin), 1600);
+    let third = house(Setup { pins: pins(), lower: shelf.open(1 << 20, 1 << 30), ..Setup::default() });
+    third.await_status(|status| status.pins.iter().all(|pin| pin.is_warm));
+    assert_eq!(third.faults.n_computed(), 0);
 }
 
 #[test]

@@ -92,7 +92,7 @@ impl House {
             pins: setup.pins,
             open_lower: Box::new(move |_, _| Lower {
                 budgets: Budgets { ram: setup.ram, ..Budgets::default() },
-                disk: None,
+                ..Lower::default()
             }),
             speculation: setup.speculation,
             record: Box::new(move |record| {

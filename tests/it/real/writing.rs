@@ -38,6 +38,11 @@ fn open(path: &Path, opened: &Opened) -> Folder {
     Folder::open(path.to_owned(), Identity::new(facts), Secret([7; 32])).unwrap()
 }
 
+fn lower(disk: impl Disk + 'static) -> Lower {
+    let budgets = Budgets { ram: 0, disk: 1 << 30, learned: 0 };
+    Lower { budgets, disk: Some(Box::new(disk)), wait: Duration::from_secs(60) }
+}
+
 /// What is computed and restored is told to `record`.
 fn start(open_lower: OpenLower, record: scheduler::Recorder) -> (SchedulerHandle, JoinHandle<()>) {
     let pin = |(name, tokens)| Pin::of_house(name, TokenPrompt { tokens, cuts: vec![] });
@@ -97,7 +102,7 @@ fn write_step_by_step(path: PathBuf) {
                 report(Report::Written { key: segment.header.key, n_file_bytes, time: begun.elapsed() });
             }
         });
-        Lower { budgets: Budgets { ram: 0, disk: 1 << 30, learned: 0 }, disk: Some(Box::new(StepByStep(door))) }
+        lower(StepByStep(door))
     });
     let (_handle, thread) = start(open_lower, Box::new(|_| ()));
     thread.join().unwrap();
@@ -110,7 +115,7 @@ fn start_again(path: PathBuf) -> (SchedulerHandle, JoinHandle<()>, usize) {
         let (door, inbox) = SnapshotsHandle::new();
         let snapshots = Snapshots::new(open(&path, opened), KEEP, report);
         std::thread::spawn(move || snapshots.run(inbox));
-        Lower { budgets: Budgets { ram: 0, disk: 1 << 30, learned: 0 }, disk: Some(Box::new(door)) }
+        lower(door)
     });
     let record = move |record| {
         if let Record::Restore(restore) = record {
