@@ -103,6 +103,8 @@ pub enum PinError {
 pub struct Status {
     /// The name of the memory's class; `None` until the context is open.
     pub memory: Option<&'static str>,
+    /// What the last checkpoint took of `cache.ram`; `None`: none was taken yet, or the memory has none.
+    pub checkpoint_bytes: Option<u64>,
     pub pins: Vec<PinStatus>,
     pub cells: Cells,
     /// Sequence ids: free, held by running sequences, all. The rest stand on what the cache holds.

@@ -498,6 +498,7 @@ impl<E: Engine> Scheduler<E> {
         let (n_ids_free, n_ids_running, n_ids) = self.cache.ids();
         let status = Status {
             memory: Some(self.engine.limits().memory_class.name()),
+            checkpoint_bytes: self.cache.checkpoint_bytes(),
             pins,
             cells: self.cache.cells(),
             n_ids_free,
