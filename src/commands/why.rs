@@ -37,7 +37,7 @@ pub fn why(config: &Config, id: &str, format: Format, out: &mut impl Write) -> R
         Wanted::Newest(_) => WhyError::Empty,
         Wanted::Id(id) => WhyError::Unknown { id },
     })?;
-    let account = Account::of(row, config.model.context);
+    let account = Account::of(row, config.model.context, config.cache.ram);
     match format {
         Format::Json => {
             serde_json::to_writer_pretty(&mut *out, &account).map_err(io::Error::from)?;
@@ -163,7 +163,7 @@ fn meaning(cause: &str) -> &'static str {
         "layout" => {
             "what changes was said anew, for a text that stays is another one or the old blocks took too much room"
         }
-        "checkpoint" => "it is held, but this kind of model can reuse whole conversations only",
+        "checkpoint" => "it is held, but this kind of model can go back to a few places only, or to none",
         "restore_failed" => "it was kept below the cells and could not be brought back; the log says why",
         "restore_slower" => "it is kept below the cells, and computing it was faster",
         "model" => "it was kept on disk, and another model had computed it",

@@ -92,7 +92,7 @@ pub enum MemoryClass {
     Rewindable,
     /// Layers that see a window only; shared and cut anywhere all the same, for a second owner of each cell.
     Guarded,
-    /// The state is one value that goes forward only: reused where it was saved.
+    /// A part of the state is one value that goes forward only: cut where that was saved.
     Checkpointed,
     /// Not proved to be one of these: reused as whole sequences, copied.
     Opaque,
@@ -188,6 +188,14 @@ pub trait Engine {
     /// before them when they were saved. Takes as many free cells as `range` is long. Refused are bytes of another shape or of
     /// other positions; other weights or flipped bits cannot be seen here. On an error `dst` is as before.
     fn restore(&mut self, dst: SeqId, range: Range<usize>, bytes: &[u8]) -> Result<(), EngineError>;
+
+    /// The bytes of the part of `seq` that goes forward only, as it is at the end of the sequence: what `rewind` wants. For
+    /// checkpointed memories.
+    fn checkpoint(&mut self, seq: SeqId) -> Result<Vec<u8>, EngineError>;
+
+    /// Cuts `seq` at `to`, from where it goes on as if nothing had come behind. `checkpoint`: of this very sequence when it ended
+    /// at `to`; nobody can see if it was another's. On an error that comes late `seq` holds nothing any more, see `held`.
+    fn rewind(&mut self, seq: SeqId, to: usize, checkpoint: &[u8]) -> Result<(), EngineError>;
 
     /// All of this context, beside the model's files, that saved bytes depend on: bytes saved under another form must never be
     /// restored.

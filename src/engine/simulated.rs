@@ -639,6 +639,34 @@ impl Engine for SimulatedEngine {
         Ok(())
     }
 
+    fn checkpoint(&mut self, seq: SeqId) -> Result<Vec<u8>, EngineError> {
+        if self.attention != Attention::Recurrent || self.held(seq).is_none() {
+            return Err(refused(seq, "has no state to go back to"));
+        }
+        if Faults::take(&self.faults.save_failures) {
+            return Err(refused(seq, "simulated failure to save"));
+        }
+        self.state(seq)
+    }
+
+    /// As llama.cpp's: only the position can be seen to be wrong. Another sequence's state is put back all the same.
+    fn rewind(&mut self, seq: SeqId, to: usize, checkpoint: &[u8]) -> Result<(), EngineError> {
+        let end = self.held(seq).map_or(0, |held| held.end);
+        let pos = checkpoint.first_chunk().map(|word| u64::from_le_bytes(*word) as usize + 1);
+        let is_fit = self.attention == Attention::Recurrent && checkpoint.len() == CELL_BYTES && pos == Some(to);
+        if !is_fit || to > end {
+            return Err(refused(seq, format!("ends at {end} and cannot go back to {to}")));
+        }
+        if Faults::take(&self.faults.restore_failures) {
+            self.cut(seq, 0);
+            return Err(refused(seq, "simulated failure to go back"));
+        }
+        self.cut(seq, to - 1);
+        let put = self.put(seq, checkpoint);
+        self.show_free();
+        put
+    }
+
     fn saved_form(&self) -> String {
         format!("simulated, {:?}", self.attention)
     }

@@ -59,14 +59,18 @@ pub(super) async fn cache(State(app): State<Arc<App>>) -> Response {
 fn progress(word: &str, status: &Status) -> Value {
     let n_left: usize = status.pins.iter().map(|pin| pin.n_tokens.saturating_sub(pin.n_done)).sum();
     let speed = status.prefill_tokens_per_second;
-    json!({
+    let mut progress = json!({
         "status": word,
         "memory": status.memory,
         "pins": status.pins.iter().map(pin_progress).collect::<Vec<_>>(),
         "tokens_per_second": speed,
         // Unknown until something was computed.
         "seconds_left": (speed > 0).then(|| (n_left as u64).div_ceil(speed)),
-    })
+    });
+    if let Some(n_bytes) = status.checkpoint_bytes {
+        progress["checkpoint_bytes"] = n_bytes.into();
+    }
+    progress
 }
 
 /// Live values that could not be read last time: answers go on, with an older value or without one.

@@ -39,7 +39,8 @@ pub(super) async fn request(
 
 async fn accounts(app: &App, wanted: Wanted) -> Result<Vec<Value>, ApiError> {
     let rows = app.house.requests(wanted).await?;
-    let account = |row| serde_json::to_value(Account::of(row, app.house.context()));
+    let ram_bytes = app.house.status().lower_budgets.ram;
+    let account = |row| serde_json::to_value(Account::of(row, app.house.context(), ram_bytes));
     let accounts: Result<_, _> = rows.into_iter().map(account).collect();
     accounts.map_err(|error| ApiError::internal(format!("an account is no JSON: {error}")))
 }

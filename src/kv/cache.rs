@@ -13,11 +13,13 @@
 //! locked nodes and private cells.
 
 mod restoring;
+mod rewinding;
 mod saving;
 
 use tracing::error;
 
 pub use self::restoring::{Restorable, Restored};
+pub use self::rewinding::Checkpoint;
 pub use self::saving::{Saved, Saving};
 use super::budget::Ids;
 use super::ghosts::{Ghosts, Lost, Missed};
@@ -26,7 +28,7 @@ use super::segment::{Header, SegmentKey};
 use super::tiers::{Gone, Tiers};
 use super::tree::{Leaf, NodeId, Tree};
 use super::value::{Reuse, Speeds, compute};
-use super::wholes::Wholes;
+use super::wholes::{Found, Wholes};
 use crate::engine::{Engine, EngineError, Memory, SeqId};
 use crate::request::{MissCause, Owner, Token};
 
@@ -39,6 +41,8 @@ pub struct Standing {
     n_held: usize,
     n_private: usize,
     n_reserved: usize,
+    /// Where it can be cut, rising.
+    checkpoints: Vec<Checkpoint>,
 }
 
 impl Standing {
@@ -117,6 +121,12 @@ pub struct Cache {
     bytes_per_token: f64,
     /// What the last whole took; 0: none was saved yet.
     whole_bytes: u64,
+    /// Whether sequences can be cut where a checkpoint was taken.
+    is_checkpointed: bool,
+    /// What the last checkpoint took; 0: none was taken yet.
+    checkpoint_bytes: u64,
+    /// What all of them take of the RAM budget.
+    checkpoints_bytes: u64,
     gone: Vec<Gone>,
     to_write: Vec<SegmentKey>,
 }
@@ -141,6 +151,9 @@ impl Cache {
             n_piece_max: 256,
             bytes_per_token: 0.0,
             whole_bytes: 0,
+            is_checkpointed: false,
+            checkpoint_bytes: 0,
+            checkpoints_bytes: 0,
             gone: Vec::new(),
             to_write: Vec::new(),
         }
@@ -151,6 +164,12 @@ impl Cache {
         self.tiers = tiers;
         self.n_piece_max = n_piece_max;
         self.bytes_per_token = bytes_per_token as f64;
+        self
+    }
+
+    /// Of a memory whose sequences can be cut at checkpoints.
+    pub fn with_checkpoints(mut self) -> Cache {
+        self.is_checkpointed = true;
         self
     }
 
@@ -167,7 +186,7 @@ impl Cache {
     pub fn find(&self, owner: Owner, tokens: &[Token]) -> usize {
         match &self.store {
             Store::Tree(tree) => tree.find(owner, tokens).n_tokens,
-            Store::Wholes(wholes) => wholes.find(owner, tokens).map_or(0, |whole| whole.tokens.len()),
+            Store::Wholes(wholes) => wholes.find(owner, tokens).map_or(0, |found| found.n_tokens),
         }
     }
 
@@ -180,7 +199,7 @@ impl Cache {
                 (hit.n_tokens, hit.continues)
             }
             Store::Wholes(wholes) => {
-                let n_hit = wholes.find(owner, tokens).map_or(0, |whole| whole.tokens.len());
+                let n_hit = wholes.find(owner, tokens).map_or(0, |found| found.n_tokens);
                 let n_saved = self.tiers.common_len(owner, tokens);
                 if wholes.common_len(owner, tokens).max(n_saved) > n_hit {
                     return MissCause::Checkpoint;
@@ -260,7 +279,8 @@ impl Cache {
                     self.tree().unlock(node);
                     return Ok(None);
                 };
-                let standing = Standing { seq, owner, node, n_held: 0, n_private: 0, n_reserved };
+                let standing =
+                    Standing { seq, owner, node, n_held: 0, n_private: 0, n_reserved, checkpoints: Vec::new() };
                 self.n_reserved += n_reserved;
                 self.share_up_to(engine, standing, hit.n_tokens)?
             }
@@ -407,7 +427,13 @@ impl Cache {
             }
             Store::Wholes(wholes) => {
                 self.n_private -= standing.n_private;
-                !tokens.is_empty() && wholes.keep(standing.owner, tokens.to_vec(), standing.seq, reuse)
+                let checkpoints = std::mem::take(&mut standing.checkpoints);
+                let is_kept = !tokens.is_empty() && wholes.keep(standing.owner, tokens.to_vec(), standing.seq, reuse);
+                match is_kept {
+                    true => wholes.set_checkpoints(standing.seq, checkpoints),
+                    false => self.drop_checkpoints(checkpoints),
+                }
+                is_kept
             }
         };
         self.ids.set_running(standing.seq, false);
@@ -474,6 +500,7 @@ impl Cache {
                 let Store::Wholes(wholes) = &mut self.store else { unreachable!("it was one above") };
                 let whole = wholes.evict(seq, priority);
                 let n_cells = whole.tokens.len();
+                self.drop_checkpoints(whole.checkpoints);
                 if self.tiers.find(whole.owner, &whole.tokens).n_tokens < n_cells {
                     let n_bytes = (self.bytes_per_token * n_cells as f64) as u64;
                     self.ghosts.remember(whole.owner, &whole.tokens[..1], Lost::Evicted, n_cells, n_bytes);
@@ -528,6 +555,7 @@ impl Cache {
                     let Store::Wholes(wholes) = &mut self.store else { unreachable!("it was one above") };
                     if let Some(whole) = wholes.take(seq) {
                         self.evictions.push((whole.tokens.len(), EvictionCause::Forgotten));
+                        self.drop_checkpoints(whole.checkpoints);
                         self.free_id(engine, seq);
                     }
                 }
@@ -681,31 +709,40 @@ impl Cache {
         n_needed: impl Fn(usize) -> usize,
     ) -> Result<Option<Standing>, EngineError> {
         let root = Tree::new().root();
-        let Store::Wholes(wholes) = &mut self.store else { unreachable!("asked for by the wholes' own branch") };
-        let found = wholes.find(owner, tokens).map(|whole| (whole.seq, whole.is_pinned, whole.tokens.len()));
-        // Taken over: its evictable cells become ours.
-        if let Some((seq, false, n)) = found {
+        let found = loop {
+            let Store::Wholes(wholes) = &self.store else { unreachable!("asked for by the wholes' own branch") };
+            let Some(found) = wholes.find(owner, tokens) else { break None };
+            if found.is_pinned {
+                break Some(found);
+            }
+            // Taken over: its evictable cells become ours, cut where the texts part.
+            let Found { seq, n_tokens: n, is_cut, .. } = found;
             let n_reserved = n_needed(n);
             if !self.can_promise(n_reserved + n) {
                 return Ok(None);
             }
-            let Store::Wholes(wholes) = &mut self.store else { unreachable!("it was one above") };
-            wholes.take(seq);
+            let checkpoints = match is_cut {
+                true => self.rewind(engine, seq, n),
+                false => self.take_whole(seq),
+            };
+            // What could not be cut is gone: there may be another.
+            let Some(checkpoints) = checkpoints else { continue };
             self.ids.set_running(seq, true);
             self.n_private += n;
             self.n_reserved += n_reserved;
-            return Ok(Some(Standing { seq, owner, node: root, n_held: 0, n_private: n, n_reserved }));
-        }
+            return Ok(Some(Standing { seq, owner, node: root, n_held: 0, n_private: n, n_reserved, checkpoints }));
+        };
         // Copied, if it is pinned; else from nothing. A copy needs cells of its own.
-        let n_copied = found.map_or(0, |(_, _, n)| n);
+        let n_copied = found.map_or(0, |found| found.n_tokens);
         let n_reserved = n_needed(n_copied) + n_copied;
         if !self.can_promise(n_reserved) {
             return Ok(None);
         }
         let Some(seq) = self.take_id(engine) else { return Ok(None) };
         self.n_reserved += n_reserved;
-        let mut standing = Standing { seq, owner, node: root, n_held: 0, n_private: 0, n_reserved };
-        if let Some((src, _, n)) = found {
+        let mut standing =
+            Standing { seq, owner, node: root, n_held: 0, n_private: 0, n_reserved, checkpoints: Vec::new() };
+        if let Some(Found { seq: src, n_tokens: n, .. }) = found {
             self.occupy(engine, &mut standing, n);
             let copied = engine.copy_whole(src, seq);
             let is_whole = engine.held(seq).is_some_and(|held| held.end == n);

@@ -1,8 +1,10 @@
 //! Whole sequences, for models whose memory is not proved to be rewindable (`Memory::Opaque`).
 //!
 //! A *whole* is a finished sequence that keeps its id and all its cells. It can be continued at its end and nowhere else:
-//! taken over by the request that continues it, or, when it is pinned, copied. Nothing is shared.
+//! taken over by the request that continues it, or, when it is pinned, copied. One with checkpoints is taken over by a request
+//! that parts from it behind one, too, and cut there. Nothing is shared.
 
+use super::cache::Checkpoint;
 use super::value::{Clock, Reuse};
 use crate::engine::SeqId;
 use crate::request::{Owner, Token};
@@ -14,9 +16,27 @@ pub struct Whole {
     pub seq: SeqId,
     pub is_pinned: bool,
     pub reuse: Reuse,
+    /// Where it can be cut, rising.
+    pub checkpoints: Vec<Checkpoint>,
     clock: Clock,
     /// Tick of the last use.
     used: u64,
+}
+
+impl Whole {
+    fn n_common(&self, tokens: &[Token]) -> usize {
+        self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count()
+    }
+}
+
+/// What a request can begin with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    pub seq: SeqId,
+    pub n_tokens: usize,
+    pub is_pinned: bool,
+    /// `n_tokens` is a checkpoint before its end.
+    pub is_cut: bool,
 }
 
 /// All wholes. At most 256, as many as there are sequence ids, so every search is a walk.
@@ -29,18 +49,29 @@ pub struct Wholes {
 }
 
 impl Wholes {
-    /// The longest whole that `tokens` continue and `owner` may see. Changes nothing.
-    pub fn find(&self, owner: Owner, tokens: &[Token]) -> Option<&Whole> {
-        self.held
-            .iter()
-            .filter(|whole| owner.may_see(whole.owner) && tokens.starts_with(&whole.tokens))
-            .max_by_key(|whole| whole.tokens.len())
+    /// What gives the longest beginning of `tokens` among all that `owner` may see: a whole that they continue, or one that can be
+    /// cut where they still agree. Of equals the one that loses least. Changes nothing.
+    pub fn find(&self, owner: Owner, tokens: &[Token]) -> Option<Found> {
+        let visible = self.held.iter().filter(|whole| owner.may_see(whole.owner));
+        let fitting = visible.filter_map(|whole| {
+            let n_common = whole.n_common(tokens);
+            let is_cut = n_common < whole.tokens.len();
+            let before = || whole.checkpoints.iter().rev().find(|checkpoint| checkpoint.at <= n_common);
+            let n_tokens = if is_cut { before()?.at } else { n_common };
+            let found = Found { seq: whole.seq, n_tokens, is_pinned: whole.is_pinned, is_cut };
+            (!is_cut || !whole.is_pinned).then_some((n_tokens, std::cmp::Reverse(whole.tokens.len()), found))
+        });
+        fitting.max_by_key(|&(n_tokens, n_all, _)| (n_tokens, n_all)).map(|(.., found)| found)
     }
 
     /// Longest common prefix with anything held: what would be reused if the memory could be cut.
     pub fn common_len(&self, owner: Owner, tokens: &[Token]) -> usize {
-        let common = |whole: &Whole| whole.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        self.held.iter().filter(|whole| owner.may_see(whole.owner)).map(common).max().unwrap_or(0)
+        self.held
+            .iter()
+            .filter(|whole| owner.may_see(whole.owner))
+            .map(|whole| whole.n_common(tokens))
+            .max()
+            .unwrap_or(0)
     }
 
     /// Takes the whole of `seq` out: its cells are the caller's now.
@@ -58,8 +89,30 @@ impl Wholes {
             same.reuse.hit();
             return false;
         }
-        self.held.push(Whole { owner, tokens, seq, is_pinned: false, reuse, clock: self.clock, used: self.tick });
+        let checkpoints = Vec::new();
+        self.held.push(Whole {
+            owner,
+            tokens,
+            seq,
+            is_pinned: false,
+            reuse,
+            checkpoints,
+            clock: self.clock,
+            used: self.tick,
+        });
         true
+    }
+
+    pub fn set_checkpoints(&mut self, seq: SeqId, checkpoints: Vec<Checkpoint>) {
+        let whole = self.held.iter_mut().find(|whole| whole.seq == seq);
+        whole.expect("it was just kept").checkpoints = checkpoints;
+    }
+
+    /// Takes those of the whole that was used longest ago and has some; empty if none has.
+    pub fn take_oldest_checkpoints(&mut self) -> Vec<Checkpoint> {
+        let with_some = self.held.iter_mut().filter(|whole| !whole.checkpoints.is_empty());
+        let oldest = with_some.min_by_key(|whole| whole.used);
+        oldest.map(|whole| std::mem::take(&mut whole.checkpoints)).unwrap_or_default()
     }
 
     /// Marks the whole with exactly these tokens as pinned or not.
@@ -129,6 +182,31 @@ mod tests {
         assert!(wholes.find(ALICE, &tokens("help me")).is_none());
         assert!(wholes.find(Owner::Public, &tokens("hello you")).is_none(), "it is private");
         assert_eq!(wholes.common_len(ALICE, &tokens("help me")), 3);
+    }
+
+    #[test]
+    fn a_whole_with_checkpoints_is_cut_at_the_last_one_where_the_texts_still_agree() {
+        let mut wholes = Wholes::default();
+        let checkpoints = |places: &[usize]| places.iter().map(|&at| Checkpoint { at, bytes: vec![] }).collect();
+        wholes.keep(ALICE, tokens("hello you there"), SeqId(1), Reuse::Once);
+        wholes.set_checkpoints(SeqId(1), checkpoints(&[4, 9]));
+        let find = |wholes: &Wholes, text: &str| {
+            let found = wholes.find(ALICE, &tokens(text))?;
+            Some((found.seq.0, found.n_tokens, found.is_cut))
+        };
+        assert_eq!(find(&wholes, "hello you, Bob"), Some((1, 9, true)));
+        assert_eq!(find(&wholes, "hello you"), Some((1, 9, true)), "it ends where it is cut");
+        assert_eq!(find(&wholes, "hello yo"), Some((1, 4, true)));
+        assert_eq!(find(&wholes, "hel"), None);
+        assert_eq!(find(&wholes, "hello you there?"), Some((1, 15, false)));
+        assert!(wholes.find(Owner::Public, &tokens("hello you, Bob")).is_none(), "it is private");
+        wholes.keep(ALICE, tokens("hello you"), SeqId(2), Reuse::Once);
+        assert_eq!(find(&wholes, "hello you, Bob"), Some((2, 9, false)), "nothing is lost for it");
+        wholes.take(SeqId(2));
+        wholes.set_pinned(ALICE, &tokens("hello you there"), true);
+        assert_eq!(find(&wholes, "hello you, Bob"), None, "a pin is never cut");
+        assert_eq!(wholes.take_oldest_checkpoints().len(), 2);
+        assert!(wholes.take_oldest_checkpoints().is_empty());
     }
 
     #[test]

@@ -33,7 +33,7 @@ use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 
 pub use self::disk::{Disk, Lower, OpenLower, Opened};
 pub use self::forgetting::Forgotten;
-use crate::engine::{AnswerRules, ContextOptions, Engine, EngineError, KvType, Limits, Model, Threads};
+use crate::engine::{AnswerRules, ContextOptions, Engine, EngineError, KvType, Limits, MemoryClass, Model, Threads};
 use crate::kv::budget::n_seq_max;
 use crate::kv::learned::Learned;
 use crate::kv::tiers::{Held, Tiers};
@@ -103,6 +103,8 @@ pub enum PinError {
 pub struct Status {
     /// The name of the memory's class; `None` until the context is open.
     pub memory: Option<&'static str>,
+    /// What the last checkpoint took of `cache.ram`; `None`: none was taken yet, or the memory has none.
+    pub checkpoint_bytes: Option<u64>,
     pub pins: Vec<PinStatus>,
     pub cells: Cells,
     /// Sequence ids: free, held by running sequences, all. The rest stand on what the cache holds.
@@ -377,6 +379,10 @@ fn open<M: Model>(
     }
     let lower = (options.open_lower)(&Opened { limits, saved_form: engine.saved_form() }, reports);
     let cache = Cache::new(limits.n_cells, limits.n_seq_max, limits.memory);
+    let cache = match limits.memory_class {
+        MemoryClass::Checkpointed => cache.with_checkpoints(),
+        _ => cache,
+    };
     let bytes_per_token = facts.kv_bytes_per_token(options.kv_type);
     Ok(step::Scheduler {
         cache: cache.with_tiers(Tiers::new(lower.budgets), limits.n_piece_max, bytes_per_token),

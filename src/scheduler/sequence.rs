@@ -25,6 +25,13 @@ pub(super) const GROWTH: usize = 64;
 /// Events that one step may send for one sequence: logprobs, text, text that was held back, the end.
 pub(super) const EVENTS_PER_STEP: usize = 4;
 
+/// Tokens that end the last message and open the answer, at most, in the templates of models with checkpoints: those of the last
+/// message that are among them are computed again when a conversation goes back.
+const OPENING: usize = 16;
+
+/// Fewer tokens are computed sooner than a checkpoint is copied out.
+const CHECKPOINT_MIN: usize = 64;
+
 pub(super) struct Sequence<S> {
     /// Unique for the daemon's life; followers name their leader by it.
     pub(super) key: u64,
@@ -178,8 +185,24 @@ impl<S> Sequence<S> {
         if self.is_warming() || self.is_background { Priority::Background } else { Priority::Interactive }
     }
 
+    /// Where its conversation may part from this prompt's later, when another answer follows, or the next turn says this one
+    /// without its thoughts: before what the template writes to open the answer. Before the conversation begins there is none.
+    pub(super) fn checkpoint_at(&self) -> Option<usize> {
+        let at = self.n_prompt.checked_sub(OPENING)?;
+        let is_conversation = at > self.cuts.last().copied().unwrap_or(0) && !self.is_warming();
+        (is_conversation && at >= CHECKPOINT_MIN && !self.is_background).then_some(at)
+    }
+
     /// Its part in filling the next step; `None` while it follows another, is restored, or its client reads too slowly.
-    pub(super) fn candidate(&self, index: usize, n_past: usize, priority: Priority) -> Option<Candidate> {
+    /// `rewinds`: a step has to end where a checkpoint is to be taken.
+    pub(super) fn candidate(
+        &self,
+        index: usize,
+        n_past: usize,
+        priority: Priority,
+        rewinds: bool,
+    ) -> Option<Candidate> {
+        let checkpoint = self.checkpoint_at().filter(|&at| rewinds && n_past < at).unwrap_or(usize::MAX);
         let can_send = match &self.work {
             Work::Answer(answer) => answer.events.capacity() >= EVENTS_PER_STEP,
             Work::Warm(_) => true,
@@ -190,7 +213,7 @@ impl<S> Sequence<S> {
                 priority,
                 n_past,
                 n_tokens: self.tokens.len(),
-                chunk_end: chunk_end(&self.cuts, self.tokens.len(), n_past),
+                chunk_end: chunk_end(&self.cuts, self.tokens.len(), n_past).min(checkpoint),
                 is_decoding: self.is_decoding(n_past),
                 served: self.served,
             }

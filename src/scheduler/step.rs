@@ -229,13 +229,14 @@ impl<E: Engine> Scheduler<E> {
 
     /// All that could be computed now. A follower lends its leader its priority.
     fn candidates(&self) -> Vec<batch::Candidate> {
+        let rewinds = self.cache.rewinds();
         let candidate = |(index, running): (usize, &Running<E::Sampler>)| {
             let key = running.sequence.key;
             let is_followed_by =
                 |other: &&Running<E::Sampler>| other.sequence.follows.is_some_and(|follows| follows.leader == key);
             let lent = self.running.iter().filter(is_followed_by).map(|other| other.sequence.priority()).max();
             let priority = running.sequence.priority().max(lent.unwrap_or(Priority::Background));
-            running.sequence.candidate(index, running.n_past(), priority)
+            running.sequence.candidate(index, running.n_past(), priority, rewinds)
         };
         self.running.iter().enumerate().filter_map(candidate).collect()
     }
@@ -318,6 +319,9 @@ impl<E: Engine> Scheduler<E> {
                 let last_cut = sequence.cuts.last().copied().unwrap_or(0);
                 let (owner, tokens) = (sequence.owner, &sequence.tokens[..n_past]);
                 self.cache.save_whole(&mut self.engine, owner, standing.seq, tokens, last_cut, Reuse::Once);
+            }
+            if sequence.checkpoint_at() == Some(n_past) {
+                self.cache.checkpoint(&mut self.engine, standing);
             }
             match &sequence.work {
                 Work::Warm(pin) => {
@@ -496,6 +500,7 @@ impl<E: Engine> Scheduler<E> {
         let (n_ids_free, n_ids_running, n_ids) = self.cache.ids();
         let status = Status {
             memory: Some(self.engine.limits().memory_class.name()),
+            checkpoint_bytes: self.cache.checkpoint_bytes(),
             pins,
             cells: self.cache.cells(),
             n_ids_free,

@@ -246,7 +246,7 @@ mod tests {
         let rows = super::super::queries::rows_of(&connection, &super::super::Wanted::Id("old".to_owned())).unwrap();
         let [row] = &rows[..] else { panic!("{rows:?}") };
         assert_eq!((row.n_prompt, row.n_reused, row.plan.as_ref()), (100, 40, None));
-        let account = super::super::Account::of(row.clone(), 4_096);
+        let account = super::super::Account::of(row.clone(), 4_096, 0);
         assert_eq!((account.first_computed.unwrap().token, account.lost.tokens, account.plan), (40, 0, None));
     }
 

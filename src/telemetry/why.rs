@@ -6,6 +6,7 @@
 use serde::Serialize;
 
 use super::plan::{MovedRecord, PlanRecord};
+use crate::config::write_size;
 
 /// A row of `requests`.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,10 +124,10 @@ pub struct Section {
 }
 
 impl Account {
-    /// What `row` says. `n_context_tokens`: of the model as it is configured now.
-    pub fn of(row: RequestRow, n_context_tokens: usize) -> Account {
+    /// What `row` says. `n_context_tokens` and `ram_bytes` (of `cache.ram`) as they are now.
+    pub fn of(row: RequestRow, n_context_tokens: usize, ram_bytes: u64) -> Account {
         let lost = row.lost();
-        let remedy = row.remedy(n_context_tokens);
+        let remedy = row.remedy(n_context_tokens, ram_bytes);
         let place = row.plan.as_ref().and_then(|plan| plan.place(row.miss_at));
         let first_computed = (row.n_computed > 0).then(|| FirstComputed {
             token: row.miss_at,
@@ -193,7 +194,7 @@ impl RequestRow {
         Lost { tokens, seconds }
     }
 
-    fn remedy(&self, n_context_tokens: usize) -> Option<Remedy> {
+    fn remedy(&self, n_context_tokens: usize, ram_bytes: u64) -> Option<Remedy> {
         let plan = self.plan.as_ref()?;
         let in_system = plan.place(self.miss_at).is_some_and(|place| place.section.name == "client system");
         match (self.cause.as_str(), &*plan.layout) {
@@ -208,10 +209,18 @@ impl RequestRow {
             ("diverged", "off") if in_system => {
                 Some(Remedy { line: "layout.mode = \"observe\"".to_owned(), saves_tokens: None })
             }
+            // What is evicted has left the RAM, too, where there is some; a larger context would be the dearer way.
             ("evicted", _) => Some(Remedy {
-                line: format!("model.context = {}", 2 * n_context_tokens),
+                line: match ram_bytes {
+                    0 => format!("model.context = {}", 2 * n_context_tokens),
+                    _ => format!("cache.ram = \"{}\"", write_size(ram_bytes.saturating_mul(2))),
+                },
                 saves_tokens: Some(self.lost().tokens).filter(|n_tokens| *n_tokens > 0),
             }),
+            // Without RAM there is no place for what such a model goes back to.
+            ("checkpoint", _) if ram_bytes == 0 => {
+                Some(Remedy { line: "cache.ram = \"1GiB\"".to_owned(), saves_tokens: None })
+            }
             _ => None,
         }
     }
@@ -247,7 +256,7 @@ mod tests {
 
     #[test]
     fn an_account_keeps_its_names() {
-        let json = serde_json::to_string_pretty(&Account::of(row(), 16_384)).unwrap();
+        let json = serde_json::to_string_pretty(&Account::of(row(), 16_384, 0)).unwrap();
         insta::assert_snapshot!(json, @r#"
         {
           "id": "r1",
@@ -355,22 +364,28 @@ mod tests {
 
     #[test]
     fn the_remedy_is_a_line_for_the_configuration() {
-        let remedy = |cause: &str, layout: &'static str, kind: &'static str| {
+        let remedy_with = |ram_bytes, cause: &str, layout: &'static str, kind: &'static str| {
             let mut plan =
                 PlanRecord { layout: layout.into(), gain: Some(GainRecord { from: 12, to: Some(780) }), ..plan() };
             plan.moved[0].kind = kind.into();
             let row = RequestRow { cause: cause.into(), plan: Some(plan), ..row() };
-            row.remedy(4_096).map(|remedy| (remedy.line, remedy.saves_tokens))
+            row.remedy(4_096, ram_bytes).map(|remedy| (remedy.line, remedy.saves_tokens))
         };
+        let remedy = |cause: &str, layout, kind| remedy_with(0, cause, layout, kind);
         let line = |line: &str, n| Some((line.to_owned(), n));
         assert_eq!(remedy("diverged", "observe", "clock"), line("layout.mode = \"safe\"", Some(768)));
         assert_eq!(remedy("diverged", "observe", "prose"), line("layout.mode = \"optimise\"", Some(768)));
         assert_eq!(remedy("diverged", "off", "clock"), line("layout.mode = \"observe\"", None));
         assert_eq!(remedy("evicted", "off", "clock"), line("model.context = 8192", Some(888)));
+        assert_eq!(remedy_with(1 << 30, "evicted", "off", "clock"), line("cache.ram = \"2GiB\"", Some(888)));
+        assert_eq!(remedy("checkpoint", "off", "clock"), line("cache.ram = \"1GiB\"", None));
+        assert_eq!(remedy_with(1 << 30, "checkpoint", "off", "clock"), None);
         assert_eq!(remedy("diverged", "safe", "clock"), None);
         assert_eq!(remedy("cold", "off", "clock"), None);
-        for (cause, layout) in [("diverged", "observe"), ("diverged", "off"), ("evicted", "off")] {
-            let (line, _) = remedy(cause, layout, "clock").unwrap();
+        let lines =
+            [("diverged", "observe", 0), ("diverged", "off", 0), ("evicted", "off", 0), ("evicted", "off", 1 << 30)];
+        for (cause, layout, ram_bytes) in lines.into_iter().chain([("checkpoint", "off", 0)]) {
+            let (line, _) = remedy_with(ram_bytes, cause, layout, "clock").unwrap();
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("config.toml");
             std::fs::write(&file, &line).unwrap();

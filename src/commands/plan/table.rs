@@ -51,8 +51,8 @@ fn model(model: &ModelPart) -> Vec<String> {
              cells for that, and each sequence needs a second id."
         }
         "checkpointed" => {
-            "Whole sequences only: the state goes forward alone, so a conversation is reused where it was saved, and each one \
-             copies its profile."
+            "Whole sequences only: the state goes forward alone, so a conversation is reused where it ends or, with cache.ram, \
+             from before one of its last two answers, and each one copies its profile."
         }
         _ => {
             "Whole sequences only: a conversation is reused if it goes on, and each one copies its profile. This architecture \

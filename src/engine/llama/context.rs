@@ -438,6 +438,14 @@ impl Engine for LlamaEngine<'_> {
         self.restore_piece(dst, range, bytes)
     }
 
+    fn checkpoint(&mut self, seq: SeqId) -> Result<Vec<u8>, EngineError> {
+        self.checkpoint_of(seq)
+    }
+
+    fn rewind(&mut self, seq: SeqId, to: usize, checkpoint: &[u8]) -> Result<(), EngineError> {
+        self.rewind_to(seq, to, checkpoint)
+    }
+
     fn saved_form(&self) -> String {
         self.saved_form.clone()
     }

@@ -86,6 +86,13 @@ impl Form {
         (bytes.at == state.len()).then_some(Form { parts })
     }
 
+    /// The form of the recurrent part alone; `None` if there is none, or if a window goes with it.
+    pub(super) fn recurrent(&self) -> Option<Form> {
+        let is_windowed = self.parts.iter().any(|part| part.kind == Kind::Window);
+        let part = self.parts.iter().find(|part| part.kind == Kind::Recurrent).filter(|_| !is_windowed)?;
+        Some(Form { parts: vec![part.clone()] })
+    }
+
     /// Whether V lies in rows of its own, as it does with flash attention; `None` for a model that does not attend.
     pub(super) fn has_flash_attention(&self) -> Option<bool> {
         let attends = self.parts.iter().find(|part| part.kind != Kind::Recurrent)?;

@@ -4,6 +4,9 @@
 //! the scratch id and is given to its sequence when its positions are right. So a restore that goes wrong touches nobody. Where
 //! sequences cannot be cut there is no scratch: a whole goes out of and into an id of its own. `state_seq_load_file` is never
 //! called, it aborts on a truncated file; `ON_DEVICE` neither.
+//!
+//! A *checkpoint* is the recurrent part of a sequence at its end (`PARTIAL_ONLY`). With it a sequence that attends and recurs is
+//! cut where the checkpoint was taken: the state is put back, then the cells behind it go.
 
 use std::ops::Range;
 
@@ -11,8 +14,8 @@ use llama_cpp_2::LlamaStateSeqFlags;
 
 use super::backend::with_errors;
 use super::context::{LlamaEngine, reason, refused};
-use super::form::Held;
-use crate::engine::{EngineError, Memory, SeqId};
+use super::form::{Form, Held};
+use crate::engine::{EngineError, Memory, MemoryClass, SeqId};
 
 impl LlamaEngine<'_> {
     pub(super) fn save_piece(&mut self, seq: SeqId, range: Range<usize>) -> Result<Vec<u8>, EngineError> {
@@ -72,9 +75,53 @@ impl LlamaEngine<'_> {
         Ok(())
     }
 
+    pub(super) fn checkpoint_of(&mut self, seq: SeqId) -> Result<Vec<u8>, EngineError> {
+        let span = self.spans[self.check_seq(seq)?].clone();
+        let form = self.recurrent_form(seq)?;
+        if span.is_empty() {
+            return Err(refused(seq, "holds nothing to go back to".into()));
+        }
+        let mut bytes = self.bytes_with(seq, i32::from(seq.0), LlamaStateSeqFlags::PARTIAL_ONLY)?;
+        let held = form
+            .check(&bytes, &(span.end - 1..span.end))
+            .map_err(|problem| refused(seq, format!("its state at {} was saved, but {problem}", span.end)))?;
+        held.forget_names(&mut bytes);
+        Ok(bytes)
+    }
+
+    pub(super) fn rewind_to(&mut self, seq: SeqId, to: usize, checkpoint: &[u8]) -> Result<(), EngineError> {
+        let seq_idx = self.check_seq(seq)?;
+        let span = self.spans[seq_idx].clone();
+        let form = self.recurrent_form(seq)?;
+        if to <= span.start || to > span.end {
+            return Err(refused(seq, format!("holds {span:?} and cannot go back to {to}")));
+        }
+        form.check(checkpoint, &(to - 1..to)).map_err(|problem| refused(seq, format!("back to {to}: {problem}")))?;
+        let (id, flags) = (i32::from(seq.0), LlamaStateSeqFlags::PARTIAL_ONLY);
+        // SAFETY: as in `put`; the form is that of the recurrent part alone, which is all that these flags let llama.cpp read.
+        let (is_put, errors) = with_errors(|| unsafe { self.context.state_seq_set_data_ext(checkpoint, id, flags) });
+        // The state stands at `to` now, so that what attends can be cut there, too; without the state that would be refused.
+        let is_cut = is_put && self.take_off(seq, to).is_ok();
+        if !is_cut || self.told_span(id).end != to {
+            self.clear(id)?;
+            self.spans[seq_idx] = 0..0;
+            return Err(refused(seq, reason(&format!("cannot go back to {to}"), &errors[..errors.len().min(1)])));
+        }
+        self.spans[seq_idx] = span.start..to;
+        Ok(())
+    }
+
+    fn recurrent_form(&self, seq: SeqId) -> Result<Form, EngineError> {
+        let form = self.form.as_ref().filter(|_| self.limits.memory_class == MemoryClass::Checkpointed);
+        form.and_then(Form::recurrent).ok_or_else(|| refused(seq, "this model has no state of its end alone".into()))
+    }
+
     /// The bytes of all that the id `of` holds, for `seq`.
     fn bytes_of(&mut self, seq: SeqId, of: i32) -> Result<Vec<u8>, EngineError> {
-        let flags = LlamaStateSeqFlags::empty();
+        self.bytes_with(seq, of, LlamaStateSeqFlags::empty())
+    }
+
+    fn bytes_with(&mut self, seq: SeqId, of: i32, flags: LlamaStateSeqFlags) -> Result<Vec<u8>, EngineError> {
         let mut bytes = vec![0; self.context.state_seq_get_size_ext(of, flags)];
         // SAFETY: the buffer has the size that llama.cpp just gave for this sequence, and nothing happened in between.
         let n_bytes = unsafe { self.context.state_seq_get_data_ext(bytes.as_mut_ptr(), of, flags) };

@@ -539,3 +539,120 @@ fn opaque_memories_come_back_where_a_whole_was_saved() {
         house.is_empty();
     }
 }
+
+/// A house whose memory goes forward only, and can be cut at checkpoints.
+fn recurrent(ram_bytes: u64) -> House {
+    house(Setup { attention: Attention::Recurrent, lower: ram(ram_bytes), ..Setup::default() })
+}
+
+fn cold_recurrent(prompt: &str, max_tokens: usize) -> String {
+    house(Setup { attention: Attention::Recurrent, ..Setup::default() }).ask(ALICE, prompt, max_tokens).0
+}
+
+#[test]
+fn a_conversation_goes_on_with_another_end_in_its_own_cells() {
+    let house = recurrent(1 << 20);
+    let first = document(1, 600);
+    house.ask(ALICE, &first, 30);
+    let ask = |prompt: &str| {
+        let n_computed = house.faults.n_computed();
+        let (said, done) = house.ask(ALICE, prompt, 4);
+        assert_eq!(said, cold_recurrent(prompt, 4));
+        assert_eq!(house.faults.n_computed() - n_computed, prompt.len() - done.cache.n_cached + done.n_generated - 1);
+        (done.cache.n_cached, done.cache.cause)
+    };
+    let before = first.len() - 16;
+    assert_eq!(ask(&first), (before, MissCause::Checkpoint), "an answer is made again");
+    assert_eq!(house.handle.status().checkpoint_bytes, Some(24 + 64));
+    // The template opens a past answer in another way than one that is to come.
+    let second = format!("{} And what now, on a day like this one?", &first[..before + 5]);
+    assert_eq!(ask(&second), (before, MissCause::Checkpoint), "the next turn says the answer without its thoughts");
+    let third = format!("{} And in the end, when all of it is said?", &second[..second.len() - 10]);
+    assert_eq!(ask(&third), (second.len() - 16, MissCause::Checkpoint));
+    assert_eq!(ask(&second), (second.len() - 16, MissCause::Checkpoint), "its last turn is taken back");
+    assert_eq!(ask(&third).0, second.len() - 16);
+    let fourth = format!("{} Or not, after so many words, or is it so?", &third[..third.len() - 10]);
+    assert_eq!(ask(&fourth).0, third.len() - 16);
+    assert_eq!(house.ask(BOB, &fourth, 1).1.cache.n_cached, 0, "it is Alice's");
+    assert_eq!(ask(&first), (0, MissCause::Checkpoint), "the last two places are kept");
+    house.is_empty();
+}
+
+#[test]
+fn without_room_in_ram_no_checkpoint_is_taken_and_nothing_is_said_wrong() {
+    for n_bytes in [0, 1, 180, 200, 400] {
+        let house = recurrent(n_bytes);
+        for prompt in [document(1, 300), document(2, 300), document(1, 300)] {
+            let (said, done) = house.ask(ALICE, &prompt, 3);
+            assert_eq!(said, cold_recurrent(&prompt, 3));
+            assert!(n_bytes > 180 || done.cache.n_cached == 0, "{n_bytes}");
+        }
+        house.is_empty();
+    }
+}
+
+#[test]
+fn a_conversation_that_cannot_go_back_is_computed_and_its_cells_are_free() {
+    let house = recurrent(1 << 20);
+    let prompt = document(1, 600);
+    house.ask(ALICE, &prompt, 3);
+    house.faults.fail_next_restores(1);
+    let (said, done) = house.ask(ALICE, &prompt, 3);
+    assert_eq!((said, done.cache.n_cached), (cold_recurrent(&prompt, 3), 0));
+    assert_eq!(house.ask(ALICE, &prompt, 3).1.cache.n_cached, 600 - 16);
+    // Neither is its id lost: there are at most 256.
+    let short = document(2, 100);
+    for _ in 0..300 {
+        house.faults.fail_next_restores(1);
+        house.ask(ALICE, &short, 1);
+    }
+    assert_eq!(house.ask(ALICE, &prompt, 3).0, cold_recurrent(&prompt, 3));
+    house.is_empty();
+}
+
+/// Conversations that go on, answer again, drop what was said and part, among too few cells: all is said as without a cache.
+#[test]
+fn random_conversations_over_checkpoints_equal_cold_ones() {
+    for seed in 0..12 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let lower = ram([600, 3_000, 1 << 20][seed as usize % 3]);
+        let house =
+            house(Setup { attention: Attention::Recurrent, n_cells: 1500, parallel: 2, lower, ..Setup::default() });
+        let mut talks: Vec<Vec<String>> = (0..3).map(|talk| vec![document(talk, 120)]).collect();
+        let mut n_cut = 0;
+        for turn in 0..30 {
+            let owner = [ALICE, BOB][rng.usize(..2)];
+            let talk = rng.usize(..talks.len());
+            let parts = &mut talks[talk];
+            match rng.u8(..6) {
+                0 => {}
+                1 | 2 => {
+                    parts.pop().filter(|_| parts.len() > 1).into_iter().for_each(drop);
+                    if parts.is_empty() {
+                        parts.push(document(talk, 120));
+                    }
+                }
+                _ => parts.push(format!(" {turn}{}", text(rng.lowercase(), rng.usize(1..60)))),
+            }
+            if parts.iter().map(String::len).sum::<usize>() > 700 {
+                parts.truncate(2);
+            }
+            let prompt = parts.concat();
+            if rng.u8(..12) == 0 {
+                house.faults.fail_next_restores(1);
+            }
+            if rng.u8(..12) == 0 {
+                house.faults.fail_next_saves(1);
+            }
+            let (said, done) = house.ask(owner, &prompt, 5);
+            assert_eq!(said, cold_recurrent(&prompt, 5), "seed {seed}, turn {turn}: {:?}", done.cache);
+            n_cut += usize::from(done.cache.cause == MissCause::Checkpoint && done.cache.n_cached > 0);
+            // An answer that is kept becomes a part of what follows.
+            if rng.bool() {
+                talks[talk].push(said);
+            }
+        }
+        assert!(n_cut > 0 || seed % 3 == 0, "seed {seed}: nothing went back");
+        house.is_empty();
+    }
+}

@@ -15,6 +15,7 @@ mod other_models;
 mod process;
 mod recording;
 mod restarts;
+mod rewinding;
 mod saving;
 mod sharing;
 mod solo;

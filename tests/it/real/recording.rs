@@ -304,6 +304,16 @@ impl<E: Engine> Engine for RecordingEngine<E> {
         Ok(())
     }
 
+    fn checkpoint(&mut self, seq: SeqId) -> Result<Vec<u8>, EngineError> {
+        self.engine.checkpoint(seq)
+    }
+
+    fn rewind(&mut self, seq: SeqId, to: usize, checkpoint: &[u8]) -> Result<(), EngineError> {
+        self.engine.rewind(seq, to, checkpoint)?;
+        self.log.lock().mirror[usize::from(seq.0)].truncate(to);
+        Ok(())
+    }
+
     fn saved_form(&self) -> String {
         self.engine.saved_form()
     }
