@@ -138,12 +138,16 @@ impl Owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dialect {
     OpenAi,
+    Ollama,
+    Anthropic,
 }
 
 impl Dialect {
     pub fn name(self) -> &'static str {
         match self {
             Dialect::OpenAi => "openai",
+            Dialect::Ollama => "ollama",
+            Dialect::Anthropic => "anthropic",
         }
     }
 }

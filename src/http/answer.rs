@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
+use axum::http::HeaderName;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -22,6 +23,9 @@ use crate::prompt::{Moved, Planned, Section, Spoken};
 use crate::request::{CacheUse, Done, Event, Finish, LayoutMode, Request, Sampling};
 use crate::scheduler::Submission;
 use crate::telemetry::{GainRecord, Label, MovedRecord, PlanRecord, RegionRecord, SectionRecord};
+
+/// What the cache did, and what the layout.
+pub(super) const CACHE_HEADER: HeaderName = HeaderName::from_static("x-hob-cache");
 
 /// Hex digits of a hash: enough to tell one text from another.
 const HASH_DIGITS: usize = 12;
@@ -167,6 +171,10 @@ impl Answer {
 
     pub(super) fn n_choices(&self) -> usize {
         self.choices.len()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.choices.iter().all(|choice| choice.is_over)
     }
 
     /// When the request was read.

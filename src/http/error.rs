@@ -1,7 +1,7 @@
 //! What a client is told when its request cannot be answered.
 //!
 //! An *API error* carries two texts: the message goes to the client, `log` (if the cause says more than a client should
-//! see) only to the log. Rendered as OpenAI's error object, which every client of that dialect reads.
+//! see) only to the log. Each dialect has its own form of it.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::PinFailure;
 use crate::prompt::{PlanFailure, PromptError};
+use crate::request::Dialect;
 use crate::scheduler::{PinError, SubmitError};
 use crate::telemetry::ReadError;
 
@@ -51,9 +52,9 @@ enum Number {
     },
 }
 
-/// Left in a response's extensions for the log line of its request.
+/// Left in a response's extensions: its body is written last, in the dialect of the path that was asked.
 #[derive(Clone)]
-pub(super) struct LogText(pub(super) String);
+pub(super) struct Fault(pub(super) Box<ApiError>);
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
@@ -218,8 +219,20 @@ impl ApiError {
         self.log.as_ref().unwrap_or(&self.message)
     }
 
+    /// As clients of `dialect` read it.
+    pub(super) fn to_json(&self, dialect: Dialect, id: &str) -> Value {
+        match dialect {
+            Dialect::OpenAi => self.to_openai(),
+            Dialect::Ollama => json!({ "error": self.message }),
+            Dialect::Anthropic => {
+                let error = json!({ "type": self.anthropic_type(), "message": self.message });
+                json!({ "type": "error", "error": error, "request_id": id })
+            }
+        }
+    }
+
     /// OpenAI's error object.
-    pub(super) fn to_json(&self) -> Value {
+    pub(super) fn to_openai(&self) -> Value {
         let kind = if self.status.is_client_error() { "invalid_request_error" } else { "server_error" };
         let mut error = json!({ "message": self.message, "type": kind, "param": self.param, "code": self.code });
         if let Some(Number::Length { n_prompt, n_context }) = self.number {
@@ -233,19 +246,32 @@ impl ApiError {
         }
         json!({ "error": error })
     }
+
+    /// Anthropic's words for kinds of errors.
+    fn anthropic_type(&self) -> &'static str {
+        match self.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            status if status < 500 => "invalid_request_error",
+            _ => "api_error",
+        }
+    }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let json = [(header::CONTENT_TYPE, "application/json")];
-        let log = LogText(self.log_text().to_owned());
-        let mut response = (self.status, json, self.to_json().to_string()).into_response();
+        let mut response = (self.status, json).into_response();
         if let Some(Number::RetryAfter(retry_after)) = self.number {
             let seconds = retry_after.as_millis().div_ceil(1000).max(1);
             let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        response.extensions_mut().insert(log);
+        response.extensions_mut().insert(Fault(Box::new(self)));
         response
     }
 }
@@ -351,7 +377,9 @@ mod tests {
     #[test]
     fn the_log_has_its_own_text_where_there_is_one() {
         let error = ApiError::internal("row 7 of the batch".into());
-        assert!(!error.to_json().to_string().contains("row 7"));
-        assert_eq!(error.into_response().extensions().get::<LogText>().unwrap().0, "row 7 of the batch");
+        for dialect in [Dialect::OpenAi, Dialect::Ollama, Dialect::Anthropic] {
+            assert!(!error.to_json(dialect, "1").to_string().contains("row 7"));
+        }
+        assert_eq!(error.log_text(), "row 7 of the batch");
     }
 }

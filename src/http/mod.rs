@@ -2,7 +2,7 @@
 //!
 //! A *dialect* is one vendor's wire format: it parses a body to a `Request` and renders `Event`s to bytes. Everything
 //! between (planning, the length check, submitting, waiting, parting the answer) is the same for all of them and stands in
-//! `answer.rs`, `choice.rs` and `deltas.rs`.
+//! `answer.rs`, `choice.rs`, `deltas.rs` and `stream.rs`; what their bodies share is read in `fields`.
 //! Nothing here decides what is computed; when a client goes away its event receiver is dropped, and that is all.
 
 mod access;
@@ -11,6 +11,7 @@ mod body;
 mod choice;
 mod deltas;
 mod error;
+mod fields;
 mod listener;
 mod openai;
 mod pins;
@@ -18,8 +19,10 @@ mod rate;
 mod ready;
 mod requests;
 mod routes;
+mod stream;
 #[cfg(test)]
 mod tests;
+mod wishes;
 
 use futures_util::future::BoxFuture;
 

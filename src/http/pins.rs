@@ -19,7 +19,7 @@ use super::answer::App;
 use super::error::ApiError;
 use super::ready::pin_progress;
 use super::routes::json_response;
-use super::{body, openai};
+use super::{body, fields, openai};
 use crate::prompt::PinWish;
 use crate::request::{Client, Dialect, Owner};
 use crate::scheduler::PinStatus;
@@ -48,7 +48,7 @@ pub(super) async fn add(
         public: bool,
     }
     let body = body::read(body, app.max_body).await?;
-    let wire: Wire = openai::from_json(&body)?;
+    let wire: Wire = fields::body(&body)?;
     if !is_name(&wire.name) {
         let reason = format!("must be 1 to {NAME_BYTES_MAX} of a-z, A-Z, 0-9, `.`, `_`, `-`");
         return Err(ApiError::field("name", reason));
@@ -88,7 +88,7 @@ pub(super) async fn forget(
     struct Wire {
         client: String,
     }
-    let Wire { client } = openai::from_json(&body::read(body, app.max_body).await?)?;
+    let Wire { client } = fields::body(&body::read(body, app.max_body).await?)?;
     if client.is_empty() {
         return Err(ApiError::field("client", "must be a client's name, or \"all\""));
     }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
@@ -16,8 +17,9 @@ use tracing::{debug, warn};
 
 use super::access::Attempt;
 use super::answer::{App, Peer, RequestId};
-use super::error::{ApiError, LogText};
+use super::error::{ApiError, Fault};
 use super::{openai, pins, ready, requests};
+use crate::request::Dialect;
 
 pub(super) fn router(app: Arc<App>) -> Router {
     Router::new()
@@ -96,12 +98,29 @@ async fn identify(mut request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
 
     let status = response.status().as_u16();
-    match response.extensions_mut().remove::<LogText>() {
-        Some(LogText(error)) if status >= 500 => warn!(id, %method, path, status, error, "request failed"),
-        Some(LogText(error)) => debug!(id, %method, path, status, error, "request refused"),
+    match response.extensions_mut().remove::<Fault>() {
+        Some(Fault(error)) => {
+            let body = error.to_json(dialect(&path), &id).to_string();
+            match error.log_text() {
+                error if status >= 500 => warn!(id, %method, path, status, error, "request failed"),
+                error => debug!(id, %method, path, status, error, "request refused"),
+            }
+            *response.body_mut() = Body::from(body);
+            // The router counted the empty one.
+            response.headers_mut().remove(header::CONTENT_LENGTH);
+        }
         None => debug!(id, %method, path, status, "request"),
     }
     let id = HeaderValue::from_str(&id).expect("hexadecimal digits are a header value");
     response.headers_mut().insert("x-request-id", id);
     response
+}
+
+/// What a client that asks for `path` speaks.
+fn dialect(path: &str) -> Dialect {
+    match path {
+        "/v1/messages" | "/v1/messages/count_tokens" => Dialect::Anthropic,
+        _ if path.starts_with("/api/") => Dialect::Ollama,
+        _ => Dialect::OpenAi,
+    }
 }

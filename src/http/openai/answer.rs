@@ -5,19 +5,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderName, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use super::logprobs::logprobs;
-use crate::http::answer::{Answer, cache_header, cache_report};
+use crate::http::answer::{Answer, CACHE_HEADER, cache_header, cache_report};
 use crate::http::choice::End;
 use crate::http::error::ApiError;
 use crate::prompt::AnswerParts;
 use crate::request::Done;
 use crate::telemetry::PlanRecord;
-
-pub(super) const CACHE_HEADER: HeaderName = HeaderName::from_static("x-hob-cache");
 
 /// The answer in one piece. Its status waits for the end, so a failure half-way is still a 5xx.
 pub(super) async fn respond(answer: Answer) -> Result<Response, ApiError> {

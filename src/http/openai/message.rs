@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::request::{check_depth, from_json};
 use crate::http::error::ApiError;
+use crate::http::fields::{check_depth, from_json};
 use crate::request::{Message, Role, ToolCall};
 
 #[derive(Deserialize)]

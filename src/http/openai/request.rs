@@ -5,23 +5,17 @@
 //! refused, because an answer that ignores it would look right and be wrong.
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::message::{self, WireMessage};
-use super::sampling::WireSampling;
-use super::{shape, thinking, tools};
 use crate::http::error::ApiError;
+use crate::http::fields::sampling::WireSampling;
+use crate::http::fields::{self, check_count, from_json, integer, shape, thinking, tools};
 use crate::request::{Client, Dialect, Request, ToolChoice, Wanted};
 
-/// Levels of arrays and objects. The deepest of Home Assistant's recorded requests has 10; each level costs stack where JSON
-/// is read recursively, as chat templates may do.
-const DEPTH_MAX: usize = 64;
 /// Far beyond what fits any context (a message costs at least four tokens or so), and cheap to refuse.
 const MESSAGES_MAX: usize = 2_000;
-/// Each generated piece of text is compared with each of them.
-const STOP_MAX: usize = 16;
 /// OpenAI's own limit.
 const TOP_LOGPROBS_MAX: i64 = 20;
 /// Each is a whole answer, and takes a sequence.
@@ -46,9 +40,7 @@ pub(super) enum Form {
 
 /// `peer`: the client's name.
 pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
-    let text = std::str::from_utf8(body)
-        .map_err(|error| ApiError::body(format!("the body is not UTF-8 from byte {} on", error.valid_up_to())))?;
-    check_depth(text).map_err(ApiError::body)?;
+    let text = fields::text(body)?;
     let wire: WireRequest = from_json(text, "")?;
 
     let sampling = from_json::<WireSampling>(text, "")?.read()?;
@@ -69,7 +61,7 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
         template_args: thinking.template_args()?,
     };
     let max_tokens = wire.max_tokens()?;
-    let stop = stop(wire.stop)?;
+    let stop = fields::stop("stop", wire.stop)?;
     let model = wire.model.filter(|model| !model.is_empty()).ok_or_else(|| ApiError::field("model", "is required"))?;
     let messages = wire.messages.ok_or_else(|| ApiError::field("messages", "is required"))?;
     check_count("messages", messages.len(), 1, MESSAGES_MAX)?;
@@ -108,53 +100,6 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
         n_choices,
         form,
     })
-}
-
-/// A value from JSON text; `place`: where in the body the text stands, with nothing for the body itself.
-pub(super) fn from_json<T: DeserializeOwned>(text: &str, place: &str) -> Result<T, ApiError> {
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner();
-        // The root's path is a dot.
-        let field = match path.as_str() {
-            "." => place.to_owned(),
-            _ if place.is_empty() => path,
-            _ => format!("{place}.{path}"),
-        };
-        if !inner.is_data() {
-            ApiError::body(format!("the body is not valid JSON: {inner}"))
-        } else if field.is_empty() {
-            ApiError::body(inner.to_string())
-        } else {
-            ApiError::field(field, inner)
-        }
-    })?;
-    deserializer.end().map_err(|error| ApiError::body(format!("the body is not valid JSON: {error}")))?;
-    Ok(value)
-}
-
-/// Refuses JSON text nested deeper than the limit; cheap enough to come before parsing.
-pub(super) fn check_depth(json: &str) -> Result<(), String> {
-    let (mut depth, mut deepest, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
-    for byte in json.bytes() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if is_text => is_escaped = true,
-            b'"' => is_text = !is_text,
-            _ if is_text => {}
-            b'[' | b'{' => {
-                depth += 1;
-                deepest = deepest.max(depth);
-            }
-            b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    if deepest > DEPTH_MAX {
-        return Err(format!("the JSON is nested {deepest} levels deep: at most {DEPTH_MAX} are allowed"));
-    }
-    Ok(())
 }
 
 #[derive(Deserialize)]
@@ -218,47 +163,4 @@ impl WireRequest {
         let new = integer("max_completion_tokens", self.max_completion_tokens, 1, i64::MAX)?;
         Ok(new.or(old).map(|n_tokens| usize::try_from(n_tokens).unwrap_or(usize::MAX)))
     }
-}
-
-fn stop(stop: Option<Value>) -> Result<Vec<String>, ApiError> {
-    let texts = match stop {
-        None => return Ok(Vec::new()),
-        Some(Value::Array(texts)) => texts,
-        Some(text) => vec![text],
-    };
-    check_count("stop", texts.len(), 0, STOP_MAX)?;
-    texts
-        .into_iter()
-        .enumerate()
-        .map(|(index, text)| match text {
-            Value::String(text) if !text.is_empty() => Ok(text),
-            other => Err(ApiError::field(
-                format!("stop[{index}]"),
-                format!("{other}: must be a text of at least one character"),
-            )),
-        })
-        .collect()
-}
-
-pub(super) fn number(field: &str, value: Option<f64>, min: f64, max: f64, default: f32) -> Result<f32, ApiError> {
-    match value {
-        None => Ok(default),
-        Some(value) if (min..=max).contains(&value) => Ok(value as f32),
-        Some(value) => Err(ApiError::field(field, format!("{value}: must be {min} to {max}"))),
-    }
-}
-
-pub(super) fn integer(field: &str, value: Option<i64>, min: i64, max: i64) -> Result<Option<i64>, ApiError> {
-    match value {
-        Some(value) if value < min => Err(ApiError::field(field, format!("{value}: must be at least {min}"))),
-        Some(value) if value > max => Err(ApiError::field(field, format!("{value}: must be at most {max}"))),
-        value => Ok(value),
-    }
-}
-
-pub(super) fn check_count(field: &str, count: usize, min: usize, max: usize) -> Result<(), ApiError> {
-    if (min..=max).contains(&count) {
-        return Ok(());
-    }
-    Err(ApiError::field(field, format!("has {count} entries: must have {min} to {max}")))
 }

@@ -24,7 +24,7 @@ fn check_refused(fields: &str, expected: &str) {
     let error = parse(body(fields).as_bytes(), "10.0.0.7").err().unwrap_or_else(|| panic!("{fields} was taken"));
     let message = error.to_string();
     assert!(message.starts_with(expected), "{fields}: {message}");
-    let field = error.to_json()["error"]["param"].as_str().unwrap().to_owned();
+    let field = error.to_openai()["error"]["param"].as_str().unwrap().to_owned();
     assert!(message.starts_with(&format!("{field}: ")), "{field} is not what {message} names");
 }
 

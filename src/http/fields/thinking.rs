@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::request::integer;
+use super::integer;
 use crate::http::error::ApiError;
 use crate::request::Thinking;
 
@@ -24,17 +24,17 @@ const TAKEN: [&str; 8] = [
 const ARGS_MAX: usize = 32;
 
 /// The fields of a request that speak of it.
-pub(super) struct Fields<'a> {
-    pub(super) reasoning_effort: Option<&'a str>,
-    pub(super) enable_thinking: Option<bool>,
-    pub(super) think: Option<&'a Value>,
-    pub(super) chat_template_kwargs: Option<&'a Map<String, Value>>,
-    pub(super) reasoning_budget: Option<i64>,
-    pub(super) thinking_budget_tokens: Option<i64>,
+pub(in crate::http) struct Fields<'a> {
+    pub(in crate::http) reasoning_effort: Option<&'a str>,
+    pub(in crate::http) enable_thinking: Option<bool>,
+    pub(in crate::http) think: Option<&'a Value>,
+    pub(in crate::http) chat_template_kwargs: Option<&'a Map<String, Value>>,
+    pub(in crate::http) reasoning_budget: Option<i64>,
+    pub(in crate::http) thinking_budget_tokens: Option<i64>,
 }
 
 impl Fields<'_> {
-    pub(super) fn thinking(&self) -> Result<Thinking, ApiError> {
+    pub(in crate::http) fn thinking(&self) -> Result<Thinking, ApiError> {
         let by_effort = self.reasoning_effort.map(|word| level("reasoning_effort", word)).transpose()?;
         let by_think = match self.think {
             None => None,
@@ -75,7 +75,7 @@ impl Fields<'_> {
     }
 
     /// What else the template is told, by its names, each as JSON.
-    pub(super) fn template_args(&self) -> Result<Vec<(String, String)>, ApiError> {
+    pub(in crate::http) fn template_args(&self) -> Result<Vec<(String, String)>, ApiError> {
         let Some(args) = self.chat_template_kwargs else { return Ok(Vec::new()) };
         if args.len() > ARGS_MAX {
             let reason = format!("has {} names: at most {ARGS_MAX} are allowed", args.len());

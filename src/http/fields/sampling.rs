@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::request::{check_count, integer, number};
+use super::{check_count, integer, number};
 use crate::http::error::ApiError;
 use crate::request::{Dry, Mirostat, Penalties, Sampling, Token, Xtc};
 
@@ -17,7 +17,7 @@ const BREAKERS_MAX: usize = 16;
 const LAST_N_MAX: i64 = 1 << 20;
 
 #[derive(Deserialize)]
-pub(super) struct WireSampling {
+pub(in crate::http) struct WireSampling {
     temperature: Option<f64>,
     top_p: Option<f64>,
     top_k: Option<i64>,
@@ -47,7 +47,7 @@ pub(super) struct WireSampling {
 }
 
 impl WireSampling {
-    pub(super) fn read(self) -> Result<Sampling, ApiError> {
+    pub(in crate::http) fn read(self) -> Result<Sampling, ApiError> {
         let default = Sampling::default();
         Ok(Sampling {
             temperature: number("temperature", self.temperature, 0.0, 2.0, default.temperature)?,

@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::request::from_json;
+use super::from_json;
 use crate::http::error::ApiError;
 use crate::request::Shape;
 
@@ -23,7 +23,7 @@ struct Named {
     schema: Option<Box<RawValue>>,
 }
 
-pub(super) fn shape(
+pub(in crate::http) fn shape(
     format: Option<&RawValue>,
     grammar: Option<String>,
     json_schema: Option<&RawValue>,

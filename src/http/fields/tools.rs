@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::request::{check_count, from_json};
+use super::{check_count, from_json};
 use crate::http::error::ApiError;
 use crate::request::ToolChoice;
 
@@ -16,7 +16,7 @@ const TOOLS_MAX: usize = 256;
 const NAME_LETTERS_MAX: usize = 64;
 
 /// The definitions as they were sent, each with a name of its own: reordered keys would be another prompt.
-pub(super) fn read_all(tools: Vec<Box<RawValue>>) -> Result<Vec<String>, ApiError> {
+pub(in crate::http) fn read_all(tools: Vec<Box<RawValue>>) -> Result<Vec<String>, ApiError> {
     check_count("tools", tools.len(), 0, TOOLS_MAX)?;
     let mut names = HashMap::with_capacity(tools.len());
     for (index, tool) in tools.iter().enumerate() {
@@ -58,7 +58,7 @@ fn read(tool: &RawValue, place: &str) -> Result<String, ApiError> {
 
 /// Whether the tool that is named is there is for the planner to say, who knows the profiles' tools, too. The tools stay in
 /// the prompt whatever the choice: without them it would be another prompt, reused by none.
-pub(super) fn choice(choice: Option<&Value>) -> Result<ToolChoice, ApiError> {
+pub(in crate::http) fn choice(choice: Option<&Value>) -> Result<ToolChoice, ApiError> {
     let Some(choice) = choice else { return Ok(ToolChoice::Auto) };
     let fault = |field: &str, reason: String| Err(ApiError::field(field, reason));
     match (choice.as_str(), choice.get("type").and_then(Value::as_str)) {
