@@ -70,7 +70,7 @@ impl ChatTemplate for ChatMl {
 }
 
 impl PreparedTemplate for ChatMl {
-    fn render(&self, messages: &[Message], _open_answer: bool) -> Result<String, EngineError> {
+    fn render_at(&self, messages: &[Message], _: bool, _: i64, _: &Wanted) -> Result<String, EngineError> {
         let mut text = String::with_capacity(32 << 10);
         for (index, message) in messages.iter().enumerate() {
             text.extend(["<|im_start|>", message.role.template_name(), "\n", &message.content]);

@@ -306,19 +306,19 @@ pub struct Answer {
 
 /// A template with its tools.
 pub trait PreparedTemplate: Send {
-    /// The prompt's text: `messages`, then the opening of the assistant's turn if `open_answer`.
-    fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError>;
-
-    /// The same as if it were `unix_s`, for a template that prints the date; and with what templates know of `wanted`:
-    /// whether the model is to think, and the arguments that they may ask for by name.
+    /// The prompt's text: `messages`, then the opening of the assistant's turn if `open_answer`. As if it were `unix_s`, for a
+    /// template that prints the date; with what templates know of `wanted`: whether the model is to think, and the arguments
+    /// that they may ask for by name.
     fn render_at(
         &self,
         messages: &[Message],
         open_answer: bool,
         unix_s: i64,
         wanted: &Wanted,
-    ) -> Result<String, EngineError> {
-        let _ = (unix_s, wanted);
-        self.render(messages, open_answer)
+    ) -> Result<String, EngineError>;
+
+    /// The same where neither matters: on the first day of 1970, with nothing wanted.
+    fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
+        self.render_at(messages, open_answer, 0, &Wanted::default())
     }
 }

@@ -31,6 +31,13 @@ pub struct Grammar {
     pub opening: String,
 }
 
+impl Grammar {
+    /// One that binds from the beginning, of which the prompt holds nothing yet.
+    pub fn whole(text: impl Into<String>, origin: GrammarOrigin) -> Grammar {
+        Grammar { text: text.into(), origin, is_lazy: false, triggers: Vec::new(), opening: String::new() }
+    }
+}
+
 /// Who wrote a grammar.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GrammarOrigin {

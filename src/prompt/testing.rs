@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::engine::{ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
-use crate::request::{Message, Role, Token};
+use crate::request::{Message, Role, Token, Wanted};
 
 pub(super) const BOS: Token = Token(0);
 
@@ -181,7 +181,7 @@ impl ChatTemplate for Template {
 }
 
 impl PreparedTemplate for Template {
-    fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
+    fn render_at(&self, messages: &[Message], open_answer: bool, _: i64, _: &Wanted) -> Result<String, EngineError> {
         if self.strict {
             let first = messages.iter().find(|message| message.role != Role::System);
             if first.is_some_and(|first| first.role != Role::User) {

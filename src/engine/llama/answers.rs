@@ -22,6 +22,9 @@ use crate::engine::{
 };
 use crate::request::{Message, Role, Shape, Token, ToolCall, ToolChoice, Wanted};
 
+/// Where a schema stands that an answer must fit.
+const SCHEMA: &str = "response_format.json_schema.schema";
+
 /// The format that `assets/tools-fallback.txt` describes in words, as a template.
 const FALLBACK: &str = include_str!("../../../assets/tools-fallback.jinja");
 
@@ -45,7 +48,7 @@ impl LlamaTemplate {
             Shape::Free | Shape::Grammar(_) => None,
             Shape::Json => Some(json!({ "type": "object" })),
             Shape::Schema(text) => {
-                check_depth(text).map_err(|reason| refused("response_format.json_schema.schema", &reason))?;
+                check_depth(text).map_err(|reason| refused(SCHEMA, &reason))?;
                 Some(schema_of(text)?)
             }
         };
@@ -128,13 +131,7 @@ impl LlamaTemplate {
 
     /// A client's own grammar binds the whole answer.
     fn under_grammar(&self, text: &str) -> Result<Answer, EngineError> {
-        let grammar = Grammar {
-            text: text.to_owned(),
-            origin: GrammarOrigin::Client,
-            is_lazy: false,
-            triggers: Vec::new(),
-            opening: String::new(),
-        };
+        let grammar = Grammar::whole(text, GrammarOrigin::Client);
         self.check(Some(&grammar), "grammar")?;
         let rules = AnswerRules { grammar: Some(grammar), ..AnswerRules::default() };
         Ok(Answer { rules: Arc::new(rules), reader: Arc::new(PlainReader), opening: String::new() })
@@ -397,12 +394,11 @@ fn choice_word(choice: &ToolChoice) -> &'static str {
 
 fn schema_of(text: &str) -> Result<Value, EngineError> {
     let schema: Value = serde_json::from_str(text)
-        .map_err(|error| refused("response_format.json_schema.schema", &format!("is no JSON: {error}")))?;
+        .map_err(|error| refused(SCHEMA, &format!("is no JSON: {error}")))?;
     if !schema.is_object() {
-        return Err(refused("response_format.json_schema.schema", "must be an object"));
+        return Err(refused(SCHEMA, "must be an object"));
     }
-    let place = "response_format.json_schema.schema";
-    bounds::check(&schema).and_then(|()| schema::check(&schema)).map_err(|reason| refused(place, &reason))?;
+    bounds::check(&schema).and_then(|()| schema::check(&schema)).map_err(|reason| refused(SCHEMA, &reason))?;
     // llama.cpp takes one without keywords for none; what allows any JSON text binds to JSON all the same.
     Ok(if schema == json!({}) { json!({ "title": "" }) } else { schema })
 }
@@ -410,7 +406,7 @@ fn schema_of(text: &str) -> Result<Value, EngineError> {
 /// What to blame when an answer's rules cannot be made.
 fn place(wanted: &Wanted, is_calling: bool) -> &'static str {
     match wanted.shape {
-        Shape::Schema(_) => "response_format.json_schema.schema",
+        Shape::Schema(_) => SCHEMA,
         Shape::Json => "response_format",
         Shape::Grammar(_) => "grammar",
         Shape::Free if is_calling => "tools",

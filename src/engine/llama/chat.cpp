@@ -47,7 +47,7 @@ void                hob_chat_close(hob_chat_template * chat);
 hob_chat_tools *    hob_chat_tools_parse(hob_text tools, hob_text * error);
 void                hob_chat_tools_free(hob_chat_tools * tools);
 bool                hob_chat_direct(const hob_chat_template * chat, const hob_chat_tools * tools, hob_text messages, hob_text args, bool open_answer, int64_t now, hob_text * out);
-bool                hob_chat_reference(const hob_chat_template * chat, const hob_chat_tools * tools, hob_text messages, hob_text args, bool open_answer, hob_text * out);
+bool                hob_chat_reference(const hob_chat_template * chat, const hob_chat_tools * tools, hob_text messages, bool open_answer, hob_text * out);
 hob_chat_reader *   hob_chat_answer(hob_chat_template * chat, const hob_chat_tools * tools, hob_text messages, hob_text args, hob_text wanted, hob_text * out);
 bool                hob_chat_read(const hob_chat_reader * reader, hob_text text, hob_text * out);
 void                hob_chat_reader_free(hob_chat_reader * reader);
@@ -201,18 +201,12 @@ static common_chat_tool_choice choice_of(const common_json & wanted) {
     return common_chat_tool_choice_parse_oaicompat(wanted.at("tool_choice").get<std::string>());
 }
 
-bool hob_chat_reference(const hob_chat_template * chat, const hob_chat_tools * tools, hob_text messages, hob_text args, bool open_answer, hob_text * out) {
+bool hob_chat_reference(const hob_chat_template * chat, const hob_chat_tools * tools, hob_text messages, bool open_answer, hob_text * out) {
     return guarded(out, [&] {
         common_chat_templates_inputs inputs;
         inputs.messages = common_chat_msgs_parse_oaicompat(common_json::parse(text_in(messages)));
         if (tools) {
             inputs.tools = tools->parsed;
-        }
-        for (const auto & [name, value] : common_json::parse(text_in(args)).items()) {
-            inputs.chat_template_kwargs[name] = value.dump();
-            if (name == "enable_thinking") {
-                inputs.enable_thinking = value.get<bool>();
-            }
         }
         inputs.add_generation_prompt = open_answer;
         try {

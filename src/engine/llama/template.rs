@@ -7,7 +7,6 @@
 use std::ffi::c_char;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -128,11 +127,6 @@ impl Prepared {
 }
 
 impl PreparedTemplate for Prepared {
-    fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs() as i64);
-        self.render_at(messages, open_answer, now, &Wanted::default())
-    }
-
     fn render_at(
         &self,
         messages: &[Message],
@@ -357,7 +351,6 @@ unsafe extern "C" {
         chat: *const ChatHandle,
         tools: *const ToolsHandle,
         messages: Text,
-        args: Text,
         open_answer: bool,
         out: *mut Text,
     ) -> bool;

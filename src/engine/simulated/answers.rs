@@ -25,13 +25,7 @@ pub(super) fn answer(tools: &[String], wanted: &Wanted) -> Result<Answer, Engine
         (_, Shape::Schema(text)) => Some((least(&read(text)?).to_string(), GrammarOrigin::Schema)),
         (_, Shape::Grammar(text)) => Some((text.clone(), GrammarOrigin::Client)),
     };
-    let grammar = bound.map(|(text, origin)| Grammar {
-        text,
-        origin,
-        is_lazy: false,
-        triggers: Vec::new(),
-        opening: String::new(),
-    });
+    let grammar = bound.map(|(text, origin)| Grammar::whole(text, origin));
     let reader: Arc<dyn AnswerReader> = if is_calling { Arc::new(Reader) } else { Arc::new(PlainReader) };
     Ok(Answer { rules: Arc::new(AnswerRules { grammar, ..AnswerRules::default() }), reader, opening: String::new() })
 }

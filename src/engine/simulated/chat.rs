@@ -1,7 +1,5 @@
 //! What the simulated model speaks: one token a byte, and a plain ChatML template.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use super::answers;
 use crate::engine::{Answer, ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
 use crate::request::{Message, Role, Token, Wanted};
@@ -99,7 +97,7 @@ struct PreparedChatMl {
 }
 
 impl PreparedTemplate for PreparedChatMl {
-    fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
+    fn render_at(&self, messages: &[Message], open_answer: bool, _: i64, _: &Wanted) -> Result<String, EngineError> {
         let (system, rest) = match messages.split_first() {
             Some((first, rest)) if matches!(first.role, Role::System | Role::Developer) => (Some(first), rest),
             _ => (None, messages),
@@ -150,11 +148,6 @@ impl<T: ChatTemplate> ChatTemplate for Dated<T> {
 struct PreparedDated(Box<dyn PreparedTemplate>);
 
 impl PreparedTemplate for PreparedDated {
-    fn render(&self, messages: &[Message], open_answer: bool) -> Result<String, EngineError> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs() as i64);
-        self.render_at(messages, open_answer, now, &Wanted::default())
-    }
-
     fn render_at(
         &self,
         messages: &[Message],

@@ -6,13 +6,7 @@ use crate::engine::{AnswerRules, Grammar, GrammarOrigin, ThinkingRules};
 const PROMPT: &str = "Is the oven off?";
 
 fn under(text: &str) -> AnswerRules {
-    let grammar = Grammar {
-        text: text.to_owned(),
-        origin: GrammarOrigin::Tools,
-        is_lazy: false,
-        triggers: Vec::new(),
-        opening: String::new(),
-    };
+    let grammar = Grammar::whole(text, GrammarOrigin::Tools);
     AnswerRules { grammar: Some(grammar), ..AnswerRules::default() }
 }
 

@@ -14,13 +14,7 @@ fn vocab() -> &'static LlamaVocab {
 }
 
 fn grammar(text: &str) -> Grammar {
-    Grammar {
-        text: text.to_owned(),
-        origin: GrammarOrigin::Client,
-        is_lazy: false,
-        triggers: Vec::new(),
-        opening: String::new(),
-    }
+    Grammar::whole(text, GrammarOrigin::Client)
 }
 
 fn tokens(text: &str) -> Vec<Token> {

@@ -121,13 +121,7 @@ fn an_answer_that_may_not_end_goes_on() {
 }
 
 fn under(text: &str) -> AnswerRules {
-    let grammar = Grammar {
-        text: text.to_owned(),
-        origin: GrammarOrigin::Client,
-        is_lazy: false,
-        triggers: Vec::new(),
-        opening: String::new(),
-    };
+    let grammar = Grammar::whole(text, GrammarOrigin::Client);
     AnswerRules { grammar: Some(grammar), ..AnswerRules::default() }
 }
 

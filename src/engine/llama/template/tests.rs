@@ -1,6 +1,7 @@
 //! The text must be the one llama.cpp itself gives: compared over templates of many families and all kinds of history.
 
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::*;
 use crate::engine::Model;
@@ -179,14 +180,16 @@ fn conversations() -> Vec<Vec<Message>> {
 /// Compares both ways over all conversations, with and without tools; gives how many texts were equal.
 fn compare(name: &str, template: &LlamaTemplate) -> usize {
     let mut n_equal = 0;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
     for tools in [vec![], tools()] {
         let prepared = template.prepare_typed(&tools).unwrap();
         for (index, messages) in conversations().iter().enumerate() {
             for open_answer in [true, false] {
-                let direct = prepared.render(messages, open_answer);
+                // The reference looks at the clock.
+                let direct = prepared.render_at(messages, open_answer, now, &Wanted::default());
                 let reference = prepared.render_by(messages, |chat, tools, messages, out| {
                     // SAFETY: both handles are alive and used by this thread alone; the texts outlive the call.
-                    unsafe { hob_chat_reference(chat, tools, messages, Text::lent("{}"), open_answer, out) }
+                    unsafe { hob_chat_reference(chat, tools, messages, open_answer, out) }
                 });
                 match reference {
                     Ok(expected) => {
