@@ -25,11 +25,11 @@
 //!
 //! # One request's walk
 //!
-//! 1. `http::listener` takes the connection, `http::openai` parses the body under a size limit to a [`request::Request`].
-//!    Bad input ends here: a 4xx that names the field.
+//! 1. `http::listener` takes the connection, `http::access` says who asks and whether they may, and a dialect (`http::openai`)
+//!    parses the body under a size limit to a [`request::Request`]. Bad input ends here: a 4xx that names the field.
 //! 2. `prompt::Planner`, on its own thread, moves what changes behind what stays (where the layout mode lets it), puts
 //!    the sections in order, renders them with the model's template and turns the text into [`request::TokenPrompt`]: tokens,
-//!    and cuts where sections end. Which tokens are whose (`prompt::regions`) goes along for `hob why`. Too long for the
+//!    and cuts where sections end; and what the answer must obey and who reads it (`prompt::answers`). Which tokens are whose (`prompt::regions`) goes along for `hob why`. Too long for the
 //!    context: 400 with both numbers.
 //! 3. [`scheduler::SchedulerHandle::submit`] queues it, or says when to come again: 503. From here HTTP only awaits events.
 //! 4. Admission (`scheduler::admission`): [`kv::Cache::stand`] finds the longest held prefix, locks it, takes a sequence id, makes it
@@ -77,7 +77,7 @@
 //! - An older answer is never failed for want of cells: the newest is parked and goes on later.
 //! - Nothing is truncated silently. Prompt text is in no log and no table. What changes of it, what `hob pin add` was given, and
 //!   the token ids beside saved K/V lie in files for hob's user alone.
-//! - The middle (`prompt`'s parts but for `asked`, `kept`, `store` and `moment`, all of `kv`, `scheduler::batch`, `scheduler::draft`,
+//! - The middle (`prompt`'s parts but for `asked`, `kept`, `store`, `moment` and `pinned_day`, all of `kv`, `scheduler::batch`, `scheduler::draft`,
 //!   `scheduler::emission`)
 //!   does no IO and reads no clock; each thread owns its state; no mutex on the way of a token.
 //! - Only `engine::llama` names llama.cpp, only `telemetry` SQLite, only `http` hyper and axum. `tests/it/tidy.rs` enforces it.

@@ -393,8 +393,7 @@ fn choice_word(choice: &ToolChoice) -> &'static str {
 }
 
 fn schema_of(text: &str) -> Result<Value, EngineError> {
-    let schema: Value = serde_json::from_str(text)
-        .map_err(|error| refused(SCHEMA, &format!("is no JSON: {error}")))?;
+    let schema: Value = serde_json::from_str(text).map_err(|error| refused(SCHEMA, &format!("is no JSON: {error}")))?;
     if !schema.is_object() {
         return Err(refused(SCHEMA, "must be an object"));
     }
