@@ -13,7 +13,7 @@ mod lower;
 
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
@@ -21,7 +21,7 @@ use tracing::{info, warn};
 
 use crate::config::{Config, Listen};
 use crate::engine::Model;
-use crate::http::{BindError, House, PinFailure, Server};
+use crate::http::{BindError, House, ModelCard, PinFailure, Server};
 use crate::prompt::{
     Head, HouseLive, HouseReader, HouseValue, Layout, Moment, PinWish, PlanFailure, Planned, Planner, PlannerHandle,
     Profile, PromptError, Spoken,
@@ -58,6 +58,7 @@ struct Rooms {
     scheduler: SchedulerHandle,
     telemetry: TelemetryHandle,
     models: Vec<String>,
+    card: ModelCard,
     n_vocab: usize,
     readings: watch::Receiver<Readings>,
 }
@@ -131,6 +132,7 @@ impl Daemon {
         let pins = pins(&mut planner)?.into_iter().map(pin).collect();
 
         let n_vocab = model.vocab().n_tokens();
+        let card = card(config, &*model);
         let record = telemetry_door.clone();
         let settings = lower::Settings::new(config, model.facts());
         let (running, snapshots) = mpsc::sync_channel(1);
@@ -167,6 +169,7 @@ impl Daemon {
             scheduler: scheduler_door,
             telemetry: telemetry_door.clone(),
             models,
+            card,
             n_vocab,
             readings: live.readings(),
         };
@@ -294,6 +297,10 @@ impl House for Rooms {
         self.readings.borrow().clone()
     }
 
+    fn card(&self) -> &ModelCard {
+        &self.card
+    }
+
     fn context(&self) -> usize {
         self.scheduler.limits().n_cells
     }
@@ -306,6 +313,20 @@ impl House for Rooms {
 /// What a client may write as `model`: a profile, or the model itself, which knows no house.
 fn model_names(config: &Config, profiles: &[Profile]) -> Vec<String> {
     profiles.iter().map(|profile| profile.name.clone()).chain([config.model.name.clone()]).collect()
+}
+
+fn card<M: Model>(config: &Config, model: &M) -> ModelCard {
+    let facts = model.facts();
+    let modified = std::fs::metadata(&config.model.path).and_then(|metadata| metadata.modified()).ok();
+    let since = modified.and_then(|modified| modified.duration_since(SystemTime::UNIX_EPOCH).ok());
+    ModelCard {
+        architecture: facts.architecture.clone(),
+        weight_bytes: facts.weight_bytes,
+        n_context_train: facts.n_context_train,
+        width: facts.width,
+        modified_s: since.map_or(0, |since| since.as_secs() as i64),
+        switches_thinking: model.template().switches_thinking(),
+    }
 }
 
 fn pin(head: Head) -> Pin {

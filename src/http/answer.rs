@@ -7,6 +7,7 @@
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
@@ -42,6 +43,8 @@ pub(super) struct App {
     pub(super) created: u64,
     pub(super) closing: Closing,
     pub(super) access: Access,
+    /// The log knows that a client wishes for a larger context.
+    pub(super) has_told_num_ctx: AtomicBool,
 }
 
 /// Tells running answers that the daemon waits for them no longer.

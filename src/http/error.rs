@@ -67,6 +67,13 @@ impl ApiError {
         ApiError { param: Some(field.clone()), ..ApiError::body(format!("{field}: {reason}")) }
     }
 
+    /// The field at fault stands in `place`.
+    pub(super) fn inside(self, place: &str) -> ApiError {
+        let Some(param) = self.param else { return self };
+        let message = format!("{place}.{}", self.message);
+        ApiError { param: Some(format!("{place}.{param}")), message, ..self }
+    }
+
     /// The body as a whole cannot be read.
     pub(super) fn body(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
@@ -223,7 +230,7 @@ impl ApiError {
     pub(super) fn to_json(&self, dialect: Dialect, id: &str) -> Value {
         match dialect {
             Dialect::OpenAi => self.to_openai(),
-            Dialect::Ollama => json!({ "error": self.message }),
+            Dialect::Ollama => self.to_ollama(),
             Dialect::Anthropic => {
                 let error = json!({ "type": self.anthropic_type(), "message": self.message });
                 json!({ "type": "error", "error": error, "request_id": id })
@@ -245,6 +252,10 @@ impl ApiError {
             error["n_ctx"] = n_context.into();
         }
         json!({ "error": error })
+    }
+
+    pub(super) fn to_ollama(&self) -> Value {
+        json!({ "error": self.message })
     }
 
     /// Anthropic's words for kinds of errors.

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::Router;
@@ -105,6 +106,7 @@ impl Server {
             created: unix_seconds(),
             closing: Closing(closing),
             access: Access::new(self.access, self.house_key),
+            has_told_num_ctx: AtomicBool::new(false),
         };
         let mut connections = Connections::new(router(Arc::new(app)));
 

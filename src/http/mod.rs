@@ -13,6 +13,8 @@ mod deltas;
 mod error;
 mod fields;
 mod listener;
+mod logprobs;
+mod ollama;
 mod openai;
 mod pins;
 mod rate;
@@ -68,11 +70,31 @@ pub trait House: Send + Sync + 'static {
         Readings::default()
     }
 
+    /// What there is to know of the model's file.
+    fn card(&self) -> &ModelCard;
+
     /// Cells of the context: prompt and answer of one request must fit in.
     fn context(&self) -> usize;
 
     /// Tokens in the model's vocabulary.
     fn n_vocab(&self) -> usize;
+}
+
+/// A model as it is shown to who asks about it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ModelCard {
+    /// `general.architecture`: "llama", "gemma3", …
+    pub architecture: String,
+    /// Bytes of the weights.
+    pub weight_bytes: u64,
+    /// The context that the model was trained for, in tokens.
+    pub n_context_train: u64,
+    /// Numbers that stand for one token between two layers.
+    pub width: u64,
+    /// When its file was last changed, in seconds since 1970; 0: unknown.
+    pub modified_s: i64,
+    /// A prompt can say that it is to think, or not to.
+    pub switches_thinking: bool,
 }
 
 /// Why a pin was not taken in or taken away.

@@ -18,7 +18,7 @@ use tracing::{debug, warn};
 use super::access::Attempt;
 use super::answer::{App, Peer, RequestId};
 use super::error::{ApiError, Fault};
-use super::{openai, pins, ready, requests};
+use super::{ollama, openai, pins, ready, requests};
 use crate::request::Dialect;
 
 pub(super) fn router(app: Arc<App>) -> Router {
@@ -26,6 +26,15 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(openai::chat_completions))
         .route("/v1/models", get(openai::models))
         .route("/v1/models/{*id}", get(model))
+        .route("/api/chat", post(ollama::chat))
+        .route("/api/generate", post(ollama::generate))
+        .route("/api/tags", get(ollama::tags))
+        .route("/api/ps", get(ollama::ps))
+        .route("/api/show", post(ollama::show))
+        .route("/api/version", get(ollama::version))
+        .route("/api/pull", post(ollama::pull))
+        .route("/api/embed", post(ollama::embed))
+        .route("/api/embeddings", post(ollama::embed))
         .route("/health", get(health))
         .route("/ready", get(ready::ready))
         .route("/hob/v1/pins", get(pins::pins).post(pins::add))

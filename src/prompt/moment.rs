@@ -45,6 +45,11 @@ impl Moment {
         Duration::from_secs((DAY_S - of_day) as u64)
     }
 
+    /// In UTC, as wire formats have it: `2026-11-30T17:27:05Z`.
+    pub fn rfc3339(&self) -> String {
+        jiff::Timestamp::from_second(self.unix_s).unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_string()
+    }
+
     /// `2026-11-30`
     pub(super) fn date(&self) -> String {
         self.write(self.unix_s, "%Y-%m-%d")

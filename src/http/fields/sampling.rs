@@ -47,8 +47,8 @@ pub(in crate::http) struct WireSampling {
 }
 
 impl WireSampling {
-    pub(in crate::http) fn read(self) -> Result<Sampling, ApiError> {
-        let default = Sampling::default();
+    /// `default`: what holds where nothing is said.
+    pub(in crate::http) fn read(self, default: &Sampling) -> Result<Sampling, ApiError> {
         Ok(Sampling {
             temperature: number("temperature", self.temperature, 0.0, 2.0, default.temperature)?,
             top_p: match number("top_p", self.top_p, 0.0, 1.0, default.top_p)? {
@@ -88,7 +88,7 @@ impl WireSampling {
                 allowed_length: integer("dry_allowed_length", self.dry_allowed_length, 0, LAST_N_MAX)?
                     .map_or(default.dry.allowed_length, |n| n as usize),
                 last_n: last_n("dry_penalty_last_n", self.dry_penalty_last_n, default.dry.last_n)?,
-                breakers: self.dry_sequence_breakers.map_or(Ok(default.dry.breakers), breakers)?,
+                breakers: self.dry_sequence_breakers.map_or_else(|| Ok(default.dry.breakers.clone()), breakers)?,
             },
             logit_bias: self.logit_bias.as_ref().map_or(Ok(Vec::new()), logit_bias)?,
             ignores_end: self.ignore_eos.unwrap_or(false),

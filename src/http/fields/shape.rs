@@ -41,6 +41,16 @@ pub(in crate::http) fn shape(
     }
 }
 
+/// Ollama's `format`: "json", a schema, or nothing, which some clients write as an empty text.
+pub(in crate::http) fn ollama(format: Option<&RawValue>) -> Result<Shape, ApiError> {
+    match format.map_or("null", RawValue::get) {
+        "null" | "\"\"" => Ok(Shape::Free),
+        "\"json\"" => Ok(Shape::Json),
+        text if text.starts_with('{') => Ok(Shape::Schema(text.to_owned())),
+        other => Err(ApiError::field("format", format!("{other}: must be \"json\" or a schema"))),
+    }
+}
+
 fn read_format(format: &str) -> Result<Shape, ApiError> {
     let place = "response_format";
     let Format { r#type, json_schema, schema } = from_json(format, place)?;

@@ -24,6 +24,7 @@ const TAKEN: [&str; 8] = [
 const ARGS_MAX: usize = 32;
 
 /// The fields of a request that speak of it.
+#[derive(Default)]
 pub(in crate::http) struct Fields<'a> {
     pub(in crate::http) reasoning_effort: Option<&'a str>,
     pub(in crate::http) enable_thinking: Option<bool>,

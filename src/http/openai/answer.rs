@@ -9,12 +9,12 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use super::logprobs::logprobs;
 use crate::http::answer::{Answer, CACHE_HEADER, cache_header, cache_report};
 use crate::http::choice::End;
 use crate::http::error::ApiError;
+use crate::http::logprobs::logprobs;
 use crate::prompt::AnswerParts;
-use crate::request::Done;
+use crate::request::{Done, TokenLogprob};
 use crate::telemetry::PlanRecord;
 
 /// The answer in one piece. Its status waits for the end, so a failure half-way is still a 5xx.
@@ -32,7 +32,7 @@ pub(super) async fn respond(answer: Answer) -> Result<Response, ApiError> {
         json!({
             "index": index,
             "message": message(&whole.parts),
-            "logprobs": has_logprobs.then(|| logprobs(&whole.logprobs)),
+            "logprobs": has_logprobs.then(|| logprobs_json(&whole.logprobs)),
             "finish_reason": finish_reason(&whole.end),
         })
     });
@@ -63,6 +63,10 @@ fn message(parts: &AnswerParts) -> Value {
     }
     message["refusal"] = Value::Null;
     message
+}
+
+pub(super) fn logprobs_json(tokens: &[TokenLogprob]) -> Value {
+    json!({ "content": logprobs(tokens), "refusal": null })
 }
 
 pub(super) fn finish_reason(end: &End) -> &'static str {

@@ -4,7 +4,6 @@
 //! streamed one.
 
 mod answer;
-mod logprobs;
 mod message;
 mod request;
 mod stream;

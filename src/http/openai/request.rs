@@ -12,7 +12,7 @@ use super::message::{self, WireMessage};
 use crate::http::error::ApiError;
 use crate::http::fields::sampling::WireSampling;
 use crate::http::fields::{self, check_count, from_json, integer, shape, thinking, tools};
-use crate::request::{Client, Dialect, Request, ToolChoice, Wanted};
+use crate::request::{Client, Dialect, Request, Sampling, ToolChoice, Wanted};
 
 /// Far beyond what fits any context (a message costs at least four tokens or so), and cheap to refuse.
 const MESSAGES_MAX: usize = 2_000;
@@ -43,7 +43,7 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
     let text = fields::text(body)?;
     let wire: WireRequest = from_json(text, "")?;
 
-    let sampling = from_json::<WireSampling>(text, "")?.read()?;
+    let sampling = from_json::<WireSampling>(text, "")?.read(&Sampling::default())?;
     let n_logprobs = wire.n_logprobs()?;
     let n_choices = integer("n", wire.n, 1, CHOICES_MAX)?.unwrap_or(1) as usize;
     let thinking = wire.thinking();

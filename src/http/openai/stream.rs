@@ -5,8 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::answer::{completion_id, finish_reason, usage};
-use super::logprobs::logprobs;
+use super::answer::{completion_id, finish_reason, logprobs_json, usage};
 use crate::http::answer::Answer;
 use crate::http::choice::Piece;
 use crate::http::deltas::Delta;
@@ -39,7 +38,7 @@ impl Script for Chunks {
             chunks.push(last);
         }
         if answer.has_logprobs && !tokens.is_empty() {
-            chunks[0]["choices"][0]["logprobs"] = logprobs(&tokens);
+            chunks[0]["choices"][0]["logprobs"] = logprobs_json(&tokens);
         }
         text.extend(chunks.iter().map(event));
         if let Some(end) = end {

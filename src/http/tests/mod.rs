@@ -8,12 +8,13 @@ mod answers;
 mod bad_input;
 mod connections;
 mod house;
+mod ollama;
 mod security;
 mod speaking;
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -23,7 +24,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::{House, PinFailure, Server};
+use super::{House, ModelCard, PinFailure, Server};
 use crate::config::{self, Listen};
 use crate::prompt::{
     AnswerReader, Cause, Gain, Moved, PinWish, PlainReader, PlanFailure, PlanTimings, Planned, PromptError, Region,
@@ -81,6 +82,15 @@ impl Script {
         Script { events: events.into(), ..Script::default() }
     }
 }
+
+static CARD: LazyLock<ModelCard> = LazyLock::new(|| ModelCard {
+    architecture: "llama".into(),
+    weight_bytes: 100_000_000,
+    n_context_train: 2_048,
+    width: 576,
+    modified_s: 1_796_040_000,
+    switches_thinking: true,
+});
 
 const CACHE: CacheUse = CacheUse { n_prompt: 12, n_cached: 9, n_restored: 0, cause: MissCause::Appended };
 
@@ -201,6 +211,10 @@ impl House for Fake {
         vec!["house".to_owned(), "smol/135m".to_owned()]
     }
 
+    fn card(&self) -> &ModelCard {
+        &CARD
+    }
+
     fn context(&self) -> usize {
         64
     }
@@ -260,6 +274,12 @@ impl Running {
 
     async fn post(&self, body: impl AsRef<[u8]>) -> Reply {
         self.exchange(&chat_bytes(body.as_ref(), "Connection: close\r\n")).await
+    }
+
+    async fn post_to(&self, path: &str, body: &str) -> Reply {
+        let bytes = chat_bytes(body.as_bytes(), "Connection: close\r\n");
+        let text = String::from_utf8(bytes).unwrap();
+        self.exchange(text.replacen("/v1/chat/completions", path, 1).as_bytes()).await
     }
 
     /// Sends `bytes` on a connection of its own and reads until the server closes.

@@ -46,7 +46,7 @@ fn until_tag(text: &str) -> &str {
 }
 
 /// Says `pieces`, then ends.
-fn saying(pieces: &[&str], finish: Finish) -> Script {
+pub(super) fn saying(pieces: &[&str], finish: Finish) -> Script {
     let texts = pieces.iter().filter(|piece| !piece.is_empty()).map(|piece| Event::Text((*piece).to_owned()));
     let ends = Event::Done(done(finish));
     let events = [Event::Admitted(CACHE)].into_iter().chain(texts).chain([ends]).collect();
