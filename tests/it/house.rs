@@ -166,11 +166,16 @@ impl House {
 
     /// Sends a chat request and reads nothing.
     pub(crate) fn send(&self, body: impl AsRef<[u8]>) -> Exchange {
+        self.send_to("/v1/chat/completions", body)
+    }
+
+    /// Sends JSON to a route and reads nothing.
+    pub(crate) fn send_to(&self, path: &str, body: impl AsRef<[u8]>) -> Exchange {
         let body = body.as_ref();
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+            "POST {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\n\r\n",
             self.address,
             body.len()

@@ -112,9 +112,12 @@ impl PreparedTemplate for PreparedChatMl {
         }
         for message in rest {
             text += &format!("{TURN_START}{}\n{}", message.role.template_name(), message.content);
-            for call in &message.tool_calls {
+            for (index, call) in message.tool_calls.iter().enumerate() {
+                if index > 0 || !message.content.is_empty() {
+                    text.push('\n');
+                }
                 text += &format!(
-                    "\n<tool_call>{{\"name\":\"{}\",\"arguments\":{}}}</tool_call>",
+                    "<tool_call>\n{{\"name\": \"{}\", \"arguments\": {}}}\n</tool_call>",
                     call.name, call.arguments
                 );
             }
