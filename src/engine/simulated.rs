@@ -308,6 +308,12 @@ impl SimulatedEngine {
         self.cells.iter().filter(|cell| cell.is_none()).count()
     }
 
+    /// What ends an answer in this vocabulary.
+    fn end(&self) -> Token {
+        let ends = self.vocab.control_tokens().iter().map(|(token, _)| *token);
+        ends.into_iter().find(|token| self.vocab.is_end(*token)).expect("a chat model's vocabulary can end a turn")
+    }
+
     fn show_free(&self) {
         self.faults.n_free.store(self.n_free(), Ordering::SeqCst);
     }
@@ -520,7 +526,7 @@ impl Engine for SimulatedEngine {
     fn sample(&mut self, row: usize, sampler: &mut SimulatedSampler) -> Result<Token, EngineError> {
         let token = match (sampler.budget.as_ref().and_then(Budget::forced), &mut sampler.bound) {
             (Some(token), _) => token,
-            (None, Some(bound)) => bound.pop().unwrap_or(ByteVocab::END),
+            (None, Some(bound)) => bound.pop().unwrap_or_else(|| self.end()),
             (None, None) => self.say(row, sampler)?,
         };
         if let Some(budget) = &mut sampler.budget {
