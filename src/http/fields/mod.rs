@@ -3,6 +3,7 @@
 //! A *field* is one name in a body with its value. A fault names the field as the client wrote it. Nothing here knows what a
 //! request as a whole looks like.
 
+pub(super) mod parts;
 pub(super) mod sampling;
 pub(super) mod shape;
 pub(super) mod thinking;
@@ -16,6 +17,8 @@ use super::error::ApiError;
 /// Levels of arrays and objects. The deepest of Home Assistant's recorded requests has 10; each level costs stack where JSON
 /// is read recursively, as chat templates may do.
 const DEPTH_MAX: usize = 64;
+/// A page of text here is a mistake.
+const CACHE_SALT_BYTES_MAX: usize = 256;
 /// Each generated piece of text is compared with each of them.
 const STOP_MAX: usize = 16;
 
@@ -77,6 +80,17 @@ pub(super) fn check_depth(json: &str) -> Result<(), String> {
         return Err(format!("the JSON is nested {deepest} levels deep: at most {DEPTH_MAX} are allowed"));
     }
     Ok(())
+}
+
+/// What parts the prompts of one client; it is only hashed.
+pub(super) fn salt(salt: Option<String>) -> Result<Option<String>, ApiError> {
+    match salt {
+        Some(salt) if salt.len() > CACHE_SALT_BYTES_MAX => {
+            let reason = format!("has {} bytes: at most {CACHE_SALT_BYTES_MAX} are allowed", salt.len());
+            Err(ApiError::field("cache_salt", reason))
+        }
+        salt => Ok(salt),
+    }
 }
 
 /// Texts that end an answer; `field`: where they stand.

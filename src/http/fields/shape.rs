@@ -51,6 +51,27 @@ pub(in crate::http) fn ollama(format: Option<&RawValue>) -> Result<Shape, ApiErr
     }
 }
 
+/// `text.format` of OpenAI's responses: a schema stands beside its type.
+pub(in crate::http) fn responses(format: Option<&RawValue>) -> Result<Shape, ApiError> {
+    #[derive(Deserialize)]
+    struct Flat {
+        r#type: String,
+        schema: Option<Box<RawValue>>,
+    }
+    let Some(format) = format.filter(|format| format.get() != "null") else { return Ok(Shape::Free) };
+    let Flat { r#type, schema } = from_json(format.get(), "text.format")?;
+    match (r#type.as_str(), schema) {
+        ("text", _) => Ok(Shape::Free),
+        ("json_object", _) => Ok(Shape::Json),
+        ("json_schema", Some(schema)) => read_schema(&schema, "text.format.schema"),
+        ("json_schema", None) => Err(ApiError::field("text.format.schema", "is required")),
+        (other, _) => {
+            let reason = format!("\"{other}\": must be text, json_object or json_schema");
+            Err(ApiError::field("text.format.type", reason))
+        }
+    }
+}
+
 fn read_format(format: &str) -> Result<Shape, ApiError> {
     let place = "response_format";
     let Format { r#type, json_schema, schema } = from_json(format, place)?;

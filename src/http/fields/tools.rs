@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 
-use super::{check_count, from_json};
+use super::{check_count, check_depth, from_json};
 use crate::http::error::ApiError;
 use crate::request::ToolChoice;
 
@@ -54,6 +54,57 @@ fn read(tool: &RawValue, place: &str) -> Result<String, ApiError> {
         return Err(ApiError::field(format!("{place}.function.name"), reason));
     }
     Ok(name)
+}
+
+/// Definitions as OpenAI's responses have them, in the form that chats have: what describes a function stands beside its type.
+pub(in crate::http) fn read_flat(tools: Vec<Box<RawValue>>) -> Result<Vec<String>, ApiError> {
+    check_count("tools", tools.len(), 0, TOOLS_MAX)?;
+    let nested = tools.iter().enumerate().map(|(index, tool)| {
+        let place = format!("tools[{index}]");
+        let mut function: Map<String, Value> = from_json(tool.get(), &place)?;
+        match function.remove("type") {
+            Some(Value::String(kind)) if kind == "function" => {}
+            Some(Value::String(kind)) => {
+                let reason = format!("\"{kind}\": only functions of the client's own are called from here");
+                return Err(ApiError::field(format!("{place}.type"), reason));
+            }
+            _ => return Err(ApiError::field(format!("{place}.type"), "must be \"function\"")),
+        }
+        // It says how an answer is bound, and arguments always are.
+        function.remove("strict");
+        let tool = json!({ "type": "function", "function": function }).to_string();
+        Ok(RawValue::from_string(tool).expect("what was written as JSON is JSON"))
+    });
+    let nested = nested.collect::<Result<Vec<_>, ApiError>>()?;
+    read_all(nested).map_err(|error| error.renamed(".function.", "."))
+}
+
+/// A call's arguments. OpenAI sends them as a string that holds JSON, other clients as the object itself. Either way the text
+/// stays as it came, keys in their order: it was part of the prompt's next version, byte for byte.
+pub(in crate::http) fn arguments(arguments: Option<&RawValue>, place: &str) -> Result<String, ApiError> {
+    let Some(arguments) = arguments.map(RawValue::get) else { return Ok("{}".to_owned()) };
+    if arguments.starts_with('{') {
+        return Ok(arguments.to_owned());
+    }
+    if !arguments.starts_with('"') {
+        return Err(ApiError::field(place, format!("{arguments}: must be an object, or a string that holds one")));
+    }
+    written_arguments(from_json(arguments, place)?, place)
+}
+
+/// The same, already out of their string.
+pub(in crate::http) fn written_arguments(text: String, place: &str) -> Result<String, ApiError> {
+    // Some clients send nothing where there are none.
+    if text.trim().is_empty() {
+        return Ok("{}".to_owned());
+    }
+    // The body's own depth does not count what is inside a string; the chat template parses it all the same.
+    check_depth(&text).map_err(|reason| ApiError::field(place, reason))?;
+    match serde_json::from_str::<&RawValue>(&text) {
+        Ok(json) if json.get().starts_with('{') => Ok(text),
+        Ok(_) => Err(ApiError::field(place, "must be a string that holds an object")),
+        Err(error) => Err(ApiError::field(place, format!("must be a string that holds an object: {error}"))),
+    }
 }
 
 /// Whether the tool that is named is there is for the planner to say, who knows the profiles' tools, too. The tools stay in

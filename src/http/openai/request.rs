@@ -20,8 +20,6 @@ const MESSAGES_MAX: usize = 2_000;
 const TOP_LOGPROBS_MAX: i64 = 20;
 /// Each is a whole answer, and takes a sequence.
 const CHOICES_MAX: i64 = 8;
-/// It is only hashed; a page of text here is a mistake.
-const CACHE_SALT_BYTES_MAX: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct ChatRequest {
@@ -68,11 +66,7 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
     let messages = message::read_all(messages)?;
     let tools = tools::read_all(wire.tools.unwrap_or_default())?;
 
-    if let Some(salt) = wire.cache_salt.as_ref().filter(|salt| salt.len() > CACHE_SALT_BYTES_MAX) {
-        let reason = format!("has {} bytes: at most {CACHE_SALT_BYTES_MAX} are allowed", salt.len());
-        return Err(ApiError::field("cache_salt", reason));
-    }
-    let client = Client { name: peer.to_owned(), salt: wire.cache_salt, dialect: Dialect::OpenAi };
+    let client = Client { name: peer.to_owned(), salt: fields::salt(wire.cache_salt)?, dialect: Dialect::OpenAi };
     let form = match wire.stream {
         Some(true) => {
             let options = wire.stream_options.unwrap_or_default();
