@@ -4,14 +4,20 @@
 //! text, marks on the blocks behind it and on the newest message, and results of calls in the user's turns. Tokens are bytes.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use hob::engine::simulated::Attention;
+use hob::prompt::Moment;
 use hob::request::LayoutMode;
 use serde_json::{Value, json};
 
 use crate::cold::model;
 use crate::house::{House, MODEL, Setup};
 
+/// 2026-11-30 20:06:10 UTC.
+const START: i64 = 1_796_069_170;
+const MAX_TOKENS: usize = 8;
 const WHO: &str = "You are an agent for the command line.";
 const RULES: &str = "Be brief.\n\nDo what was asked and nothing else.\n\n# Environment\nPlatform: linux\nBranch: main";
 
@@ -29,7 +35,7 @@ fn asking(n: usize, mut messages: Value) -> Value {
     let schema = json!({ "type": "object", "properties": { "path": { "type": "string" } }, "required": ["path"] });
     json!({
         "model": MODEL,
-        "max_tokens": 8,
+        "max_tokens": MAX_TOKENS,
         "temperature": 0,
         "system": [text(&billing, &Value::Null), text(WHO, &mark), text(RULES, &mark)],
         "tools": [{ "name": "read", "description": "Reads a file.", "input_schema": schema }],
@@ -54,6 +60,11 @@ struct Cost {
 }
 
 impl Cost {
+    /// Tokens that are held when the answer is over. The last one of an answer that was cut off was never computed on.
+    fn n_held(&self) -> usize {
+        self.n_prompt + self.n_generated - usize::from(self.n_generated == MAX_TOKENS)
+    }
+
     fn of(usage: &Value) -> Cost {
         let n = |field: &str| usage[field].as_u64().unwrap_or_else(|| panic!("{field}: {usage}")) as usize;
         let (n_cached, n_written) = (n("cache_read_input_tokens"), n("cache_creation_input_tokens"));
@@ -78,10 +89,15 @@ fn count(house: &House, body: &Value) -> usize {
     reply.json()["input_tokens"].as_u64().unwrap() as usize
 }
 
-/// A question, a step of its tool loop, and the next question, each with a header of its own.
-fn session(layout: LayoutMode, is_counted: bool) -> Vec<Cost> {
-    let house = house(layout);
+/// A question, two steps of its tool loop, and the next question, each with a header of its own and so many seconds behind the
+/// one before.
+fn session(layout: LayoutMode, is_counted: bool, pause_s: i64) -> Vec<Cost> {
+    let now = Arc::new(AtomicI64::new(START));
+    let clock = Arc::clone(&now);
+    let setup = Setup { layout, ..Setup::default() };
+    let house = House::start_at(Arc::new(model(Attention::Full)), setup, move || Moment::utc(clock.load(Relaxed)));
     let next = |body: Value| {
+        now.fetch_add(pause_s, Relaxed);
         if is_counted {
             count(&house, &body);
         }
@@ -91,36 +107,43 @@ fn session(layout: LayoutMode, is_counted: bool) -> Vec<Cost> {
     let mut costs = Vec::new();
     let (text, cost) = next(asking(1, json!(messages)));
     costs.push(cost);
-    let call = json!({ "type": "tool_use", "id": "toolu_1", "name": "read", "input": { "path": "notes" } });
-    messages.push(json!({ "role": "assistant", "content": [said(&text), call] }));
-    messages.push(user(json!([{ "type": "tool_result", "tool_use_id": "toolu_1", "content": "Milk, eggs." }])));
-    let (text, cost) = next(asking(2, json!(messages)));
-    costs.push(cost);
-    messages.push(json!({ "role": "assistant", "content": [said(&text)] }));
+    let mut said_last = text;
+    for (id, result) in [("toolu_1", "Milk, eggs."), ("toolu_2", "Nothing else.")] {
+        let call = json!({ "type": "tool_use", "id": id, "name": "read", "input": { "path": "notes" } });
+        messages.push(json!({ "role": "assistant", "content": [said(&said_last), call] }));
+        messages.push(user(json!([{ "type": "tool_result", "tool_use_id": id, "content": result }])));
+        let (text, cost) = next(asking(messages.len(), json!(messages)));
+        said_last = text;
+        costs.push(cost);
+    }
+    messages.push(json!({ "role": "assistant", "content": [said(&said_last)] }));
     messages.push(user(json!([said("Add bread.")])));
-    costs.push(next(asking(3, json!(messages))).1);
+    costs.push(next(asking(messages.len(), json!(messages))).1);
     house.await_rest();
     house.close();
     costs
 }
 
-/// Each request goes on from where the one before ended: all of its prompt is held, and its answer but for the last token.
+/// Each request goes on from where the one before ended.
 #[test]
 fn a_header_made_for_each_request_costs_a_session_only_itself() {
-    let costs = session(LayoutMode::Safe, false);
-    assert_eq!(costs[0].n_cached, 0);
-    for (before, after) in costs.iter().zip(&costs[1..]) {
-        assert_eq!(after.n_cached, before.n_prompt + before.n_generated - 1, "{costs:?}");
+    // A loop of more than a minute is told the time anew, and the header with it.
+    for pause_s in [1, 50, 400] {
+        let costs = session(LayoutMode::Safe, false, pause_s);
+        assert_eq!(costs[0].n_cached, 0);
+        for (before, after) in costs.iter().zip(&costs[1..]) {
+            assert_eq!(after.n_cached, before.n_held(), "{pause_s} s: {costs:?}");
+        }
     }
-    // As sent, the three have the template's opening in common, and the header up to its last digit.
+    // As sent, all have the template's opening in common, and the header up to its last digit.
     let held = "<system\nx-anthropic-billing-header: cc_version=2.1.37.fbe; cc_entrypoint=cli; cch=0000".len();
-    let as_sent: Vec<usize> = session(LayoutMode::Off, false).iter().map(|cost| cost.n_cached).collect();
-    assert_eq!(as_sent, [0, held, held]);
+    let as_sent: Vec<usize> = session(LayoutMode::Off, false, 1).iter().map(|cost| cost.n_cached).collect();
+    assert_eq!(as_sent, [0, held, held, held]);
 }
 
 #[test]
 fn counting_gives_the_prompt_as_sent_and_changes_nothing() {
-    assert_eq!(session(LayoutMode::Safe, true), session(LayoutMode::Safe, false));
+    assert_eq!(session(LayoutMode::Safe, true, 50), session(LayoutMode::Safe, false, 50));
     let body = asking(1, json!([user(json!([said("What is in the notes?")]))]));
     let (off, safe) = (house(LayoutMode::Off), house(LayoutMode::Safe));
     let n_tokens = count(&safe, &body);
