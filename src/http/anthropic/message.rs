@@ -2,7 +2,7 @@
 //!
 //! Results of calls stand in a user's message here, and in messages of their own where templates read them: they come first,
 //! the user's own text behind them. Turns of one speaker in a row are one turn, as in Anthropic's service; many templates
-//! refuse two.
+//! refuse two. What the system says later than at the beginning belongs to the user's turn, too.
 
 use std::collections::HashMap;
 
@@ -50,7 +50,10 @@ pub(super) fn read_all(messages: Vec<WireMessage>) -> Result<Vec<Message>, ApiEr
         let turn = match role.as_str() {
             "user" => read_user(content, &place, &tools)?,
             "assistant" => vec![read_assistant(content, &place, &mut tools)?],
-            "system" => vec![texts(Role::System, content, &place)?],
+            "system" if read.iter().all(|message| message.role == Role::System) => {
+                vec![texts(Role::System, content, &place)?]
+            }
+            "system" => vec![said_between(texts(Role::User, content, &place)?)],
             other => {
                 let reason = format!("\"{other}\": must be user, assistant or system");
                 return Err(ApiError::field(format!("messages[{index}].role"), reason));
@@ -126,6 +129,17 @@ fn texts(role: Role, content: Content<Block>, place: &str) -> Result<Message, Ap
         }
     }
     Ok(message(role, said))
+}
+
+/// What the client's system says in the middle of a conversation, as Claude Code does: part of the user's turn, in a tag.
+/// Templates refuse such a message or put it in front of all others, and small models answer worse behind one.
+fn said_between(mut message: Message) -> Message {
+    const OPENING: &str = "<system>\n";
+    if message.n_marked_bytes > 0 {
+        message.n_marked_bytes += OPENING.len();
+    }
+    message.content = format!("{OPENING}{}\n</system>", message.content);
+    message
 }
 
 fn message(role: Role, said: Joined) -> Message {

@@ -177,15 +177,11 @@ fn turns_of_one_speaker_in_a_row_are_one() {
         text("user", "B"),
         thought("t1", "C"),
         thought("t2", "D"),
-        text("system", "S"),
-        text("system", "T"),
         text("user", "E"),
     ]));
     let expected = [
         Message::text(Role::User, "A\nB"),
         Message { reasoning: Some("t1\nt2".into()), ..Message::text(Role::Assistant, "C\nD") },
-        Message::text(Role::System, "S"),
-        Message::text(Role::System, "T"),
         Message::text(Role::User, "E"),
     ];
     assert_eq!(read, expected);
@@ -197,6 +193,30 @@ fn turns_of_one_speaker_in_a_row_are_one() {
         .map(|message| message.role)
         .collect();
     assert_eq!(roles, [Role::User, Role::Tool, Role::Tool, Role::User]);
+}
+
+/// Claude Code says there which agents and skills there are, behind the first question.
+#[test]
+fn what_the_system_says_later_belongs_to_the_users_turn() {
+    let text = |role: &str, text: &str| json!({ "role": role, "content": text });
+    let read = messages(json!([
+        text("system", "S"),
+        text("user", "A"),
+        text("system", "T"),
+        text("assistant", "B"),
+        text("system", "U"),
+        text("user", "C"),
+    ]));
+    let expected = [
+        Message::text(Role::System, "S"),
+        Message::text(Role::User, "A\n<system>\nT\n</system>"),
+        Message::text(Role::Assistant, "B"),
+        Message::text(Role::User, "<system>\nU\n</system>\nC"),
+    ];
+    assert_eq!(read, expected);
+    let marked = json!([{ "type": "text", "text": "T", "cache_control": { "type": "ephemeral" } }]);
+    let read = messages(json!([text("user", "A"), { "role": "system", "content": marked }]));
+    assert_eq!(&read[0].content[..read[0].n_marked_bytes], "A\n<system>\nT");
 }
 
 #[test]
