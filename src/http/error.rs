@@ -74,6 +74,13 @@ impl ApiError {
         ApiError { param: Some(format!("{place}.{param}")), message, ..self }
     }
 
+    /// The same, where the client knows the field by another name: `from` is a part of its name here.
+    pub(super) fn renamed(self, from: &str, to: &str) -> ApiError {
+        let Some(param) = self.param else { return self };
+        let renamed = param.replacen(from, to, 1);
+        ApiError { message: self.message.replacen(&param, &renamed, 1), param: Some(renamed), ..self }
+    }
+
     /// The body as a whole cannot be read.
     pub(super) fn body(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::content::{Content, Joined, Mark, is_marked};
 use crate::http::error::ApiError;
-use crate::http::fields::content::{Content, Joined, Mark, is_marked};
 use crate::request::{Message, Role, ToolCall};
 
 #[derive(Deserialize)]

@@ -4,6 +4,7 @@
 //! streamed one. A *block* is one piece of a message's content: a text, a thought, a call, a call's result.
 
 mod answer;
+mod content;
 mod message;
 mod request;
 mod stream;

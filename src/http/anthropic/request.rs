@@ -7,13 +7,16 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::content::{Content, Mark, is_marked};
 use super::message::{self, Block, WireMessage};
 use super::tools::{self, WireChoice};
 use crate::http::error::ApiError;
-use crate::http::fields::content::{Content, Mark, is_marked};
 use crate::http::fields::sampling::WireSampling;
-use crate::http::fields::{self, MESSAGES_MAX, check_count, from_json, integer, shape};
+use crate::http::fields::{self, check_count, from_json, integer, shape};
 use crate::request::{Client, Dialect, Request, Role, Sampling, Shape, Thinking, ToolChoice, Wanted};
+
+/// Far beyond what fits any context, and cheap to refuse.
+const MESSAGES_MAX: usize = 2_000;
 
 #[derive(Debug)]
 pub(super) struct Question {
@@ -125,7 +128,7 @@ impl Wire {
         Ok(Request {
             model,
             messages,
-            tools: tools::read_all(&self.tools.unwrap_or_default())?,
+            tools: tools::read_all(self.tools.unwrap_or_default())?,
             sampling: Sampling::default(),
             wanted,
             n_logprobs: None,

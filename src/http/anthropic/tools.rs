@@ -7,13 +7,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::content::{Mark, is_marked};
 use crate::http::error::ApiError;
-use crate::http::fields::content::{Mark, is_marked};
 use crate::http::fields::{from_json, tools};
 use crate::request::ToolChoice;
-
-/// Anthropic's own limit.
-const NAME_LETTERS_MAX: usize = 128;
 
 /// `defer_loading` makes no difference: all tools stand in the prompt, where the next request finds them again.
 #[derive(Deserialize)]
@@ -32,15 +29,13 @@ pub(super) struct WireChoice {
     disable_parallel_tool_use: Option<bool>,
 }
 
-pub(super) fn read_all(definitions: &[Box<RawValue>]) -> Result<Vec<String>, ApiError> {
-    let read = definitions.iter().enumerate().map(|(index, tool)| read(tool, &format!("tools[{index}]")));
-    let (names, texts): (Vec<String>, Vec<String>) = read.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-    tools::check_names(&names, "name", NAME_LETTERS_MAX)?;
-    Ok(texts)
+pub(super) fn read_all(definitions: Vec<Box<RawValue>>) -> Result<Vec<String>, ApiError> {
+    let written = definitions.iter().enumerate().map(|(index, tool)| write(tool, &format!("tools[{index}]")));
+    tools::read_all(written.collect::<Result<_, _>>()?).map_err(|error| error.renamed(".function.", "."))
 }
 
-/// The tool's name, and its definition in OpenAI's form.
-fn read(tool: &RawValue, place: &str) -> Result<(String, String), ApiError> {
+/// The definition in OpenAI's form.
+fn write(tool: &RawValue, place: &str) -> Result<Box<RawValue>, ApiError> {
     let Tool { r#type, name, description, input_schema, cache_control } = from_json(tool.get(), place)?;
     if let Some(kind) = r#type.filter(|kind| kind != "custom") {
         let reason = format!("\"{kind}\" is not here: only tools that bring an input_schema of their own are");
@@ -57,9 +52,10 @@ fn read(tool: &RawValue, place: &str) -> Result<(String, String), ApiError> {
         Some(text) if text.starts_with('"') => format!("\"description\":{text},"),
         Some(other) => return Err(ApiError::field(format!("{place}.description"), format!("{other}: must be a text"))),
     };
-    let (spelled, schema) = (Value::from(name.as_str()), schema.get());
-    let function = format!("{{\"name\":{spelled},{description}\"parameters\":{schema}}}");
-    Ok((name, format!("{{\"type\":\"function\",\"function\":{function}}}")))
+    let (name, schema) = (Value::from(name), schema.get());
+    let function = format!("{{\"name\":{name},{description}\"parameters\":{schema}}}");
+    let tool = format!("{{\"type\":\"function\",\"function\":{function}}}");
+    Ok(RawValue::from_string(tool).expect("JSON put together is JSON"))
 }
 
 /// The choice, and whether it is of one call at most, if that is said.

@@ -3,7 +3,6 @@
 //! A *field* is one name in a body with its value. A fault names the field as the client wrote it. Nothing here knows what a
 //! request as a whole looks like.
 
-pub(super) mod content;
 pub(super) mod sampling;
 pub(super) mod shape;
 pub(super) mod thinking;
@@ -17,8 +16,6 @@ use super::error::ApiError;
 /// Levels of arrays and objects. The deepest of Home Assistant's recorded requests has 10; each level costs stack where JSON
 /// is read recursively, as chat templates may do.
 const DEPTH_MAX: usize = 64;
-/// Far beyond what fits any context (a message costs at least four tokens or so), and cheap to refuse.
-pub(super) const MESSAGES_MAX: usize = 2_000;
 /// Each generated piece of text is compared with each of them.
 const STOP_MAX: usize = 16;
 

@@ -51,16 +51,6 @@ pub(in crate::http) fn ollama(format: Option<&RawValue>) -> Result<Shape, ApiErr
     }
 }
 
-/// Anthropic's, which stands at `place`.
-pub(in crate::http) fn anthropic(format: &RawValue, place: &str) -> Result<Shape, ApiError> {
-    let Format { r#type, schema, .. } = from_json(format.get(), place)?;
-    if r#type != "json_schema" {
-        return Err(ApiError::field(format!("{place}.type"), format!("\"{type}\": must be \"json_schema\"")));
-    }
-    let place = format!("{place}.schema");
-    read_schema(&schema.ok_or_else(|| ApiError::field(&place, "is required"))?, &place)
-}
-
 fn read_format(format: &str) -> Result<Shape, ApiError> {
     let place = "response_format";
     let Format { r#type, json_schema, schema } = from_json(format, place)?;
@@ -91,4 +81,14 @@ fn read_schema(schema: &RawValue, place: &str) -> Result<Shape, ApiError> {
         "true" => Ok(Shape::Schema("{}".to_owned())),
         _ => Err(ApiError::field(place, "must be an object")),
     }
+}
+
+/// Anthropic's form, which stands at `place`.
+pub(in crate::http) fn anthropic(format: &RawValue, place: &str) -> Result<Shape, ApiError> {
+    let Format { r#type, schema, .. } = from_json(format.get(), place)?;
+    if r#type != "json_schema" {
+        return Err(ApiError::field(format!("{place}.type"), format!("\"{type}\": must be \"json_schema\"")));
+    }
+    let place = format!("{place}.schema");
+    read_schema(&schema.ok_or_else(|| ApiError::field(&place, "is required"))?, &place)
 }

@@ -12,34 +12,23 @@ use crate::request::ToolChoice;
 
 /// Far beyond what small models tell apart; the rules of an answer are built from all of them.
 const TOOLS_MAX: usize = 256;
-/// OpenAI's own limit.
-const NAME_LETTERS_MAX: usize = 64;
+/// Anthropic's own limit; OpenAI's is 64.
+const NAME_LETTERS_MAX: usize = 128;
 
 /// The definitions as they were sent, each with a name of its own: reordered keys would be another prompt.
 pub(in crate::http) fn read_all(tools: Vec<Box<RawValue>>) -> Result<Vec<String>, ApiError> {
-    let names = tools.iter().enumerate().map(|(index, tool)| read(tool, &format!("tools[{index}]")));
-    check_names(&names.collect::<Result<Vec<_>, _>>()?, "function.name", NAME_LETTERS_MAX)?;
-    Ok(tools.into_iter().map(|tool| tool.get().to_owned()).collect())
-}
-
-/// Refuses too many tools, names that no model should have to write, and one name for two. `field`: where in a tool its name
-/// stands.
-pub(in crate::http) fn check_names(names: &[String], field: &str, n_letters_max: usize) -> Result<(), ApiError> {
-    check_count("tools", names.len(), 0, TOOLS_MAX)?;
-    // OpenAI and Anthropic have no dots in names; Home Assistant's custom integrations do.
-    let is_fit = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.');
-    let mut known = HashMap::with_capacity(names.len());
-    for (index, name) in names.iter().enumerate() {
-        let place = || format!("tools[{index}].{field}");
-        if name.is_empty() || name.len() > n_letters_max || !name.chars().all(is_fit) {
-            let reason = format!("{name:?}: must be 1 to {n_letters_max} of a-z, A-Z, 0-9, _, - and .");
-            return Err(ApiError::field(place(), reason));
+    check_count("tools", tools.len(), 0, TOOLS_MAX)?;
+    let mut names = HashMap::with_capacity(tools.len());
+    for (index, tool) in tools.iter().enumerate() {
+        let place = format!("tools[{index}]");
+        let name = read(tool, &place)?;
+        if let Some(first) = names.get(&name) {
+            let reason = format!("\"{name}\" is the name of tools[{first}], too");
+            return Err(ApiError::field(format!("{place}.function.name"), reason));
         }
-        if let Some(first) = known.insert(name, index) {
-            return Err(ApiError::field(place(), format!("\"{name}\" is the name of tools[{first}], too")));
-        }
+        names.insert(name, index);
     }
-    Ok(())
+    Ok(tools.into_iter().map(|tool| tool.get().to_owned()).collect())
 }
 
 /// The tool's name.
@@ -57,6 +46,12 @@ fn read(tool: &RawValue, place: &str) -> Result<String, ApiError> {
     let Tool { r#type, function: Function { name } } = from_json(tool.get(), place)?;
     if r#type != "function" {
         return Err(ApiError::field(format!("{place}.type"), format!("\"{type}\": must be \"function\"")));
+    }
+    // OpenAI has no dots in names; Home Assistant's custom integrations do.
+    let is_fit = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.');
+    if name.is_empty() || name.len() > NAME_LETTERS_MAX || !name.chars().all(is_fit) {
+        let reason = format!("{name:?}: must be 1 to {NAME_LETTERS_MAX} of a-z, A-Z, 0-9, _, - and .");
+        return Err(ApiError::field(format!("{place}.function.name"), reason));
     }
     Ok(name)
 }

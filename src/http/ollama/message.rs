@@ -10,8 +10,11 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::http::error::ApiError;
-use crate::http::fields::{MESSAGES_MAX, check_count};
+use crate::http::fields::check_count;
 use crate::request::{Message, Role, ToolCall};
+
+/// Far beyond what fits any context, and cheap to refuse.
+const MESSAGES_MAX: usize = 2_000;
 
 #[derive(Deserialize)]
 pub(super) struct WireMessage {

@@ -1,19 +1,22 @@
 //! Parses the messages of a chat request.
 //!
-//! Only text can be read here, and its parts are joined by a line feed. Marks stand on a part or on the whole message.
+//! A *part* is one piece of a message's content; only text can be read here, and its parts are joined by a line feed. A
+//! *mark* is `cache_control`, on a part or on the whole message: the client holds what stands before its end to be constant.
+
+use std::fmt;
 
 use serde::Deserialize;
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::http::error::ApiError;
-use crate::http::fields::content::{Content, Joined, Mark, is_marked};
 use crate::http::fields::{check_depth, from_json};
 use crate::request::{Message, Role, ToolCall};
 
 #[derive(Deserialize)]
 pub(super) struct WireMessage {
     role: String,
-    content: Option<Content<Part>>,
+    content: Option<Content>,
     reasoning_content: Option<String>,
     name: Option<String>,
     tool_calls: Option<Vec<WireToolCall>>,
@@ -21,11 +24,21 @@ pub(super) struct WireMessage {
     cache_control: Option<Mark>,
 }
 
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
 #[derive(Deserialize)]
 struct Part {
     r#type: String,
     text: Option<String>,
     cache_control: Option<Mark>,
+}
+
+#[derive(Deserialize)]
+struct Mark {
+    r#type: String,
 }
 
 #[derive(Deserialize)]
@@ -62,7 +75,7 @@ fn read(message: WireMessage, place: &str) -> Result<Message, ApiError> {
         Some(Content::Text(text)) => (text, 0),
         Some(Content::Parts(parts)) => join(parts, &format!("{place}.content"))?,
     };
-    if is_marked(message.cache_control.as_ref(), place)? {
+    if is_marked(message.cache_control, place)? {
         n_marked_bytes = content.len();
     }
     Ok(Message {
@@ -89,7 +102,7 @@ fn role(name: &str) -> Result<Role, String> {
 
 /// The text of all parts, and how much of it stands before the last mark.
 fn join(parts: Vec<Part>, place: &str) -> Result<(String, usize), ApiError> {
-    let mut joined = Joined::default();
+    let (mut joined, mut n_marked_bytes) = (String::new(), 0);
     for (index, part) in parts.into_iter().enumerate() {
         let place = format!("{place}[{index}]");
         let text = match (part.r#type.as_str(), part.text) {
@@ -104,9 +117,26 @@ fn join(parts: Vec<Part>, place: &str) -> Result<(String, usize), ApiError> {
                 return Err(ApiError::field(format!("{place}.type"), reason));
             }
         };
-        joined.push(&text, is_marked(part.cache_control.as_ref(), &place)?);
+        if index > 0 {
+            joined.push('\n');
+        }
+        joined.push_str(&text);
+        if is_marked(part.cache_control, &place)? {
+            n_marked_bytes = joined.len();
+        }
     }
-    Ok((joined.text, joined.n_marked_bytes))
+    Ok((joined, n_marked_bytes))
+}
+
+fn is_marked(mark: Option<Mark>, place: &str) -> Result<bool, ApiError> {
+    match mark {
+        None => Ok(false),
+        Some(Mark { r#type }) if r#type == "ephemeral" => Ok(true),
+        Some(Mark { r#type }) => {
+            let reason = format!("\"{type}\": must be \"ephemeral\"");
+            Err(ApiError::field(format!("{place}.cache_control.type"), reason))
+        }
+    }
 }
 
 fn read_call(call: WireToolCall, place: &str) -> Result<ToolCall, ApiError> {
@@ -142,5 +172,38 @@ fn read_arguments(arguments: Option<&RawValue>, place: &str) -> Result<String, A
         Ok(json) if json.get().starts_with('{') => Ok(text),
         Ok(_) => Err(ApiError::field(place, "must be a string that holds an object")),
         Err(error) => Err(ApiError::field(place, format!("must be a string that holds an object: {error}"))),
+    }
+}
+
+/// By hand: a derived untagged enum would forget which field was wrong.
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Content, D::Error> {
+        struct TextOrParts;
+
+        impl<'de> Visitor<'de> for TextOrParts {
+            type Value = Content;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("a string or a list of parts")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Content, E> {
+                Ok(Content::Text(text.to_owned()))
+            }
+
+            fn visit_string<E: de::Error>(self, text: String) -> Result<Content, E> {
+                Ok(Content::Text(text))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Content, A::Error> {
+                let mut all = Vec::new();
+                while let Some(part) = parts.next_element()? {
+                    all.push(part);
+                }
+                Ok(Content::Parts(all))
+            }
+        }
+
+        deserializer.deserialize_any(TextOrParts)
     }
 }

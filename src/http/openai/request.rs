@@ -11,9 +11,11 @@ use serde_json::{Map, Value};
 use super::message::{self, WireMessage};
 use crate::http::error::ApiError;
 use crate::http::fields::sampling::WireSampling;
-use crate::http::fields::{self, MESSAGES_MAX, check_count, from_json, integer, shape, thinking, tools};
+use crate::http::fields::{self, check_count, from_json, integer, shape, thinking, tools};
 use crate::request::{Client, Dialect, Request, Sampling, ToolChoice, Wanted};
 
+/// Far beyond what fits any context (a message costs at least four tokens or so), and cheap to refuse.
+const MESSAGES_MAX: usize = 2_000;
 /// OpenAI's own limit.
 const TOP_LOGPROBS_MAX: i64 = 20;
 /// Each is a whole answer, and takes a sequence.

@@ -1,6 +1,6 @@
 //! Content as clients write it: a text, or a list of parts; and the marks that they set in it.
 //!
-//! A *part* is one piece of a content, in its dialect's form. A *mark* is `cache_control`: the client holds what stands before
+//! A *part* is one piece of a content. A *mark* is `cache_control`: the client holds what stands before
 //! its end to be constant.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 
 use crate::http::error::ApiError;
 
-pub(in crate::http) enum Content<P> {
+pub(super) enum Content<P> {
     Text(String),
     Parts(Vec<P>),
 }
@@ -51,15 +51,15 @@ impl<'de, P: Deserialize<'de>> Deserialize<'de> for Content<P> {
 
 /// The texts of parts, joined by a line feed.
 #[derive(Default)]
-pub(in crate::http) struct Joined {
-    pub(in crate::http) text: String,
+pub(super) struct Joined {
+    pub(super) text: String,
     /// How much of it stands before the last mark.
-    pub(in crate::http) n_marked_bytes: usize,
-    pub(in crate::http) n_parts: usize,
+    pub(super) n_marked_bytes: usize,
+    pub(super) n_parts: usize,
 }
 
 impl Joined {
-    pub(in crate::http) fn push(&mut self, text: &str, is_marked: bool) {
+    pub(super) fn push(&mut self, text: &str, is_marked: bool) {
         if self.n_parts > 0 {
             self.text.push('\n');
         }
@@ -72,13 +72,13 @@ impl Joined {
 }
 
 #[derive(Deserialize)]
-pub(in crate::http) struct Mark {
+pub(super) struct Mark {
     r#type: String,
     ttl: Option<String>,
 }
 
 /// `place`: of what may be marked. How long a mark is to hold makes no difference here: what is used stays.
-pub(in crate::http) fn is_marked(mark: Option<&Mark>, place: &str) -> Result<bool, ApiError> {
+pub(super) fn is_marked(mark: Option<&Mark>, place: &str) -> Result<bool, ApiError> {
     let Some(Mark { r#type, ttl }) = mark else { return Ok(false) };
     let field = |name: &str| match place {
         "" => format!("cache_control.{name}"),
