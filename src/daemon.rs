@@ -242,6 +242,10 @@ impl House for Rooms {
         Box::pin(self.planner.plan(request))
     }
 
+    fn count(&self, request: Request) -> BoxFuture<'_, Result<usize, PlanFailure>> {
+        Box::pin(self.planner.count(request))
+    }
+
     fn remember(&self, spoken: Spoken) {
         self.planner.remember(spoken);
     }

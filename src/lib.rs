@@ -25,7 +25,8 @@
 //!
 //! # One request's walk
 //!
-//! 1. `http::listener` takes the connection, `http::access` says who asks and whether they may, and a dialect (`http::openai`)
+//! 1. `http::listener` takes the connection, `http::access` says who asks and whether they may, and a dialect (`http::openai`,
+//!    `http::ollama`, `http::anthropic`)
 //!    parses the body under a size limit to a [`request::Request`]. Bad input ends here: a 4xx that names the field.
 //! 2. `prompt::Planner`, on its own thread, moves what changes behind what stays (where the layout mode lets it), puts
 //!    the sections in order, renders them with the model's template and turns the text into [`request::TokenPrompt`]: tokens,

@@ -459,6 +459,8 @@ impl MissCause {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
     pub finish: Finish,
+    /// The stop text that ended it, if one did.
+    pub stop: Option<String>,
     pub cache: CacheUse,
     pub n_generated: usize,
     /// The generated tokens, in order, `n_generated` of them.

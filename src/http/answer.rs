@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use axum::http::HeaderName;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -295,6 +295,23 @@ pub(super) fn cache_report(cache: &CacheUse, plan: &PlanRecord) -> Vec<(&'static
         report.extend([("moved", plan.moved.len().into()), ("saved", n_gained.into())]);
     }
     report
+}
+
+/// What stands in `usage.hob`: what the cache did, what the layout, and how long each part took.
+pub(super) fn full_report(done: &Done, plan: &PlanRecord) -> Map<String, Value> {
+    let Done { cache, timings, .. } = done;
+    let times = [
+        ("queue_ms", milliseconds(timings.queue).into()),
+        ("ttft_ms", timings.ttft.map(milliseconds).into()),
+        ("prefill_ms", milliseconds(timings.prefill).into()),
+        ("decode_ms", milliseconds(timings.decode).into()),
+    ];
+    cache_report(cache, plan).into_iter().chain(times).map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// To a tenth: a warm prefill takes few milliseconds.
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 10_000.0).round() / 10.0
 }
 
 /// The value of `x-hob-cache`.

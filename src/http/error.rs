@@ -74,6 +74,13 @@ impl ApiError {
         ApiError { param: Some(format!("{place}.{param}")), message, ..self }
     }
 
+    /// The same, where the client knows the field by another name: `from` is a part of its name here.
+    pub(super) fn renamed(self, from: &str, to: &str) -> ApiError {
+        let Some(param) = self.param else { return self };
+        let renamed = param.replacen(from, to, 1);
+        ApiError { message: self.message.replacen(&param, &renamed, 1), param: Some(renamed), ..self }
+    }
+
     /// The body as a whole cannot be read.
     pub(super) fn body(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
@@ -232,7 +239,7 @@ impl ApiError {
             Dialect::OpenAi => self.to_openai(),
             Dialect::Ollama => self.to_ollama(),
             Dialect::Anthropic => {
-                let error = json!({ "type": self.anthropic_type(), "message": self.message });
+                let error = json!({ "type": self.anthropic_type(), "message": self.anthropic_message() });
                 json!({ "type": "error", "error": error, "request_id": id })
             }
         }
@@ -256,6 +263,16 @@ impl ApiError {
 
     pub(super) fn to_ollama(&self) -> Value {
         json!({ "error": self.message })
+    }
+
+    /// Clients know a prompt that is too long by Anthropic's words for it, and shorten it.
+    fn anthropic_message(&self) -> String {
+        match self.number {
+            Some(Number::Length { n_prompt, n_context }) => {
+                format!("prompt is too long: {n_prompt} tokens > {} maximum", n_context - 1)
+            }
+            _ => self.message.clone(),
+        }
     }
 
     /// Anthropic's words for kinds of errors.

@@ -68,6 +68,7 @@ pub struct Inbox(mpsc::Receiver<Command>);
 
 enum Command {
     Plan { request: Box<Request>, reply: oneshot::Sender<Result<Planned, PromptError>> },
+    Count { request: Box<Request>, reply: oneshot::Sender<Result<usize, PromptError>> },
     Remember(Box<Spoken>),
     Forget { whose: Option<Owner>, done: oneshot::Sender<()> },
     Head { wish: Box<PinWish>, reply: oneshot::Sender<Result<Head, PromptError>> },
@@ -87,6 +88,13 @@ impl PlannerHandle {
         let (reply, planned) = oneshot::channel();
         self.send(Command::Plan { request: Box::new(request), reply })?;
         planned.await.map_err(|_| PlanFailure::Stopped)?.map_err(PlanFailure::Prompt)
+    }
+
+    /// How many tokens the prompt of `request` has as it was sent, without what hob adds. Nothing is learnt from it.
+    pub async fn count(&self, request: Request) -> Result<usize, PlanFailure> {
+        let (reply, counted) = oneshot::channel();
+        self.send(Command::Count { request: Box::new(request), reply })?;
+        counted.await.map_err(|_| PlanFailure::Stopped)?.map_err(PlanFailure::Prompt)
     }
 
     /// Keeps the tokens of an answer for when its client sends it back. Forgotten if the planner is too busy: that costs

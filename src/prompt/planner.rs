@@ -192,6 +192,13 @@ impl Planner {
         Ok(Planned { tools: tools_use, ..planned })
     }
 
+    /// How many tokens the prompt of `request` has as it was sent, without what hob adds: a client that only counts has no
+    /// turn, so no evidence, tool set or record comes of it. That texts are tokenised sooner next time does.
+    pub fn count(&mut self, request: &Request, now: &Moment) -> Result<usize, PromptError> {
+        let planned = self.plan_with(request, &request.tools, now, Mode::Off, Fit::Free, false)?;
+        Ok(planned.prompt.tokens.len())
+    }
+
     /// The request's tools as they are to be rendered.
     fn arrange_tools<'r>(
         &mut self,
@@ -505,6 +512,10 @@ impl Planner {
                     let planned = self.plan(&request, &(self.clock)());
                     // A client that left in the meantime wants no answer.
                     let _ = reply.send(planned);
+                }
+                Ok(Command::Count { request, reply }) => {
+                    let counted = self.count(&request, &(self.clock)());
+                    let _ = reply.send(counted);
                 }
                 Ok(Command::Remember(spoken)) => self.remember(&spoken),
                 Ok(Command::Forget { whose, done }) => {

@@ -277,7 +277,8 @@ impl<S> Answer<S> {
             Some(error) => self.send(Event::Failed(error)),
             None => {
                 let (n_generated, generated) = (self.n_generated, generated.to_vec());
-                self.send(Event::Done(Done { finish, cache, n_generated, generated, timings }));
+                let stop = self.emission.stopped_by().map(str::to_owned);
+                self.send(Event::Done(Done { finish, stop, cache, n_generated, generated, timings }));
             }
         }
         RequestRecord {

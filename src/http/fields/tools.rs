@@ -12,8 +12,8 @@ use crate::request::ToolChoice;
 
 /// Far beyond what small models tell apart; the rules of an answer are built from all of them.
 const TOOLS_MAX: usize = 256;
-/// OpenAI's own limit.
-const NAME_LETTERS_MAX: usize = 64;
+/// Anthropic's own limit; OpenAI's is 64.
+const NAME_LETTERS_MAX: usize = 128;
 
 /// The definitions as they were sent, each with a name of its own: reordered keys would be another prompt.
 pub(in crate::http) fn read_all(tools: Vec<Box<RawValue>>) -> Result<Vec<String>, ApiError> {

@@ -3,13 +3,12 @@
 //! *Usage* is what a request cost in tokens; `usage.hob` adds what the cache did and how long each part took.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::http::answer::{Answer, CACHE_HEADER, cache_header, cache_report};
+use crate::http::answer::{Answer, CACHE_HEADER, cache_header, full_report};
 use crate::http::choice::End;
 use crate::http::error::ApiError;
 use crate::http::logprobs::logprobs;
@@ -79,24 +78,13 @@ pub(super) fn completion_id(id: &str) -> String {
 
 /// Of all choices, the first first: the prompt is theirs together, and what the cache did is told of the first.
 pub(super) fn usage(dones: &[&Done], plan: &PlanRecord) -> Value {
-    let Done { cache, timings, .. } = dones[0];
+    let cache = &dones[0].cache;
     let n_generated: usize = dones.iter().map(|done| done.n_generated).sum();
-    let mut hob: Map<String, Value> =
-        cache_report(cache, plan).into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    hob.insert("queue_ms".to_owned(), milliseconds(timings.queue).into());
-    hob.insert("ttft_ms".to_owned(), timings.ttft.map(milliseconds).into());
-    hob.insert("prefill_ms".to_owned(), milliseconds(timings.prefill).into());
-    hob.insert("decode_ms".to_owned(), milliseconds(timings.decode).into());
     json!({
         "prompt_tokens": cache.n_prompt,
         "completion_tokens": n_generated,
         "total_tokens": cache.n_prompt + n_generated,
         "prompt_tokens_details": { "cached_tokens": cache.n_cached },
-        "hob": hob,
+        "hob": full_report(dones[0], plan),
     })
-}
-
-/// To a tenth: a warm prefill takes few milliseconds.
-fn milliseconds(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 10_000.0).round() / 10.0
 }

@@ -226,8 +226,8 @@ fn a_bad_tool_names_its_place() {
     let refused = |tool: &str, expected: &str| check_refused(&format!("\"tools\":[{good},{tool}]"), expected);
     refused(r#"{"type":"web_search"}"#, "tools[1]: missing field `function`");
     refused(r#"{"type":"custom","function":{"name":"a"}}"#, "tools[1].type: \"custom\": must be \"function\"");
-    for name in ["", "türe", "open door", "a/b", &"a".repeat(65)] {
-        let expected = format!("tools[1].function.name: {name:?}: must be 1 to 64 of a-z, A-Z, 0-9, _, - and .");
+    for name in ["", "türe", "open door", "a/b", &"a".repeat(129)] {
+        let expected = format!("tools[1].function.name: {name:?}: must be 1 to 128 of a-z, A-Z, 0-9, _, - and .");
         refused(&format!(r#"{{"type":"function","function":{{"name":"{name}"}}}}"#), &expected);
     }
     refused(good, "tools[1].function.name: \"light\" is the name of tools[0], too");

@@ -5,6 +5,7 @@
 //! `connections`: sockets that close, stall, or talk nonsense, and the stop; `house`: `/ready` and what can be watched.
 
 mod answers;
+mod anthropic;
 mod bad_input;
 mod connections;
 mod house;
@@ -97,6 +98,7 @@ const CACHE: CacheUse = CacheUse { n_prompt: 12, n_cached: 9, n_restored: 0, cau
 fn done(finish: Finish) -> Done {
     Done {
         finish,
+        stop: None,
         cache: CACHE,
         n_generated: 6,
         generated: (0..6).map(Token).collect(),
@@ -161,6 +163,10 @@ impl House for Fake {
             })
         }
         .boxed()
+    }
+
+    fn count(&self, request: Request) -> BoxFuture<'_, Result<usize, PlanFailure>> {
+        async move { Ok(self.plan(request).await?.prompt.tokens.len()) }.boxed()
     }
 
     fn remember(&self, spoken: Spoken) {
