@@ -30,8 +30,7 @@ pub struct Request {
     pub conversation: Option<String>,
     /// The request's own wish; `None`: as configured.
     pub layout: Option<LayoutMode>,
-    /// Nobody waits for it, as for a conversation's title: what it leaves pushes nothing out.
-    pub is_background: bool,
+    pub priority: Priority,
 }
 
 /// What hob may do with what changes in a client's own prompt.

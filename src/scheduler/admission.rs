@@ -218,7 +218,7 @@ impl<E: Engine> Scheduler<E> {
         );
         if let Work::Answer(answer) = &sequence.work
             && answer.cache.is_none()
-            && !sequence.is_background
+            && !sequence.is_background()
         {
             let files = self.cache.touch(&standing, sequence.reusable());
             if let Some(disk) = &self.savings.disk {
@@ -378,7 +378,7 @@ impl<E: Engine> Scheduler<E> {
         sequence.restoring = None;
         let n_past = standing.n_past();
         debug!(key = sequence.key, n_past, "parked");
-        self.cache.leave_for(&mut self.engine, standing, &sequence.tokens[..n_past], sequence.is_background);
+        self.cache.leave_for(&mut self.engine, standing, &sequence.tokens[..n_past], sequence.is_background());
         match sequence.work {
             Work::Warm(pin) => self.pins.set_cold(pin),
             Work::Answer(_) => self.parked.push_back(sequence),

@@ -4,20 +4,14 @@
 //! time: batch composition moves logits, so the same prompt has to be cut at the same places whenever it is computed
 //! (the map in `lib.rs`, "Invariants").
 
+use crate::request::Priority;
+
 /// Tokens of a full chunk. Larger ones make other streams wait longer for their next token; under 64, a matrix product
 /// leaves the fast path.
 pub(super) const CHUNK: usize = 256;
 
 /// Prefill tokens of one step. One full chunk: a running stream waits for at most that between two of its tokens.
 pub(super) const PREFILL_BUDGET: usize = CHUNK;
-
-/// Who may go first. A request that follows another lends it its priority.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Priority {
-    /// Warming pins.
-    Background,
-    Interactive,
-}
 
 /// A sequence that has something to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -39,7 +39,7 @@ use crate::kv::learned::Learned;
 use crate::kv::tiers::{Held, Tiers};
 pub use crate::kv::{Budgets, Cells};
 use crate::kv::{Cache, PinsTooLarge};
-use crate::request::{Event, MissCause, Owner, Sampling, TokenPrompt};
+use crate::request::{Event, MissCause, Owner, Priority, Sampling, TokenPrompt};
 use crate::snapshots::Report;
 use crate::telemetry::Record;
 
@@ -53,8 +53,7 @@ pub struct Submission {
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
     pub owner: Owner,
-    /// What it leaves is never saved, and is the first to be evicted.
-    pub is_background: bool,
+    pub priority: Priority,
     /// When the request was read: TTFT counts from here.
     pub received: Instant,
     /// What telemetry should know of it; the scheduler only passes it on.

@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::Submission;
-use super::batch::{Candidate, Priority, chunk_end};
+use super::batch::{Candidate, chunk_end};
 use super::draft::Drafter;
 use super::emission::Emission;
 use super::restoring::Restoring;
 use crate::engine::AnswerRules;
 use crate::kv::Standing;
-use crate::request::{CacheUse, Done, Event, Finish, Owner, Sampling, Timings, Token, TokenLogprob, TokenPrompt};
+use crate::request::{
+    CacheUse, Done, Event, Finish, Owner, Priority, Sampling, Timings, Token, TokenLogprob, TokenPrompt,
+};
 use crate::telemetry::{Label, RequestRecord};
 
 /// Cells promised at admission for the answer; an answer that is longer asks for more, `GROWTH` at a time.
@@ -36,8 +38,7 @@ pub(super) struct Sequence<S> {
     /// Unique for the daemon's life; followers name their leader by it.
     pub(super) key: u64,
     pub(super) owner: Owner,
-    /// What it leaves is never saved, and is the first to be evicted.
-    pub(super) is_background: bool,
+    pub(super) priority: Priority,
     /// Prompt and generated tokens. The first `n_past` are computed.
     pub(super) tokens: Vec<Token>,
     pub(super) n_prompt: usize,
@@ -125,7 +126,7 @@ impl<S> Sequence<S> {
         Sequence {
             key,
             owner: submission.owner,
-            is_background: submission.is_background,
+            priority: submission.priority,
             n_prompt: submission.prompt.tokens.len(),
             tokens: submission.prompt.tokens,
             cuts: submission.prompt.cuts,
@@ -143,7 +144,7 @@ impl<S> Sequence<S> {
         Sequence {
             key,
             owner,
-            is_background: false,
+            priority: Priority::Background,
             n_prompt: tokens.len(),
             tokens,
             cuts,
@@ -181,8 +182,9 @@ impl<S> Sequence<S> {
         self.tokens.len() > self.n_prompt && n_past + 1 == self.tokens.len()
     }
 
-    pub(super) fn priority(&self) -> Priority {
-        if self.is_warming() || self.is_background { Priority::Background } else { Priority::Interactive }
+    /// An answer that nobody waits for: what it leaves is never saved, and is the first to be evicted.
+    pub(super) fn is_background(&self) -> bool {
+        self.priority == Priority::Background && !self.is_warming()
     }
 
     /// Where its conversation may part from this prompt's later, when another answer follows, or the next turn says this one
@@ -190,7 +192,7 @@ impl<S> Sequence<S> {
     pub(super) fn checkpoint_at(&self) -> Option<usize> {
         let at = self.n_prompt.checked_sub(OPENING)?;
         let is_conversation = at > self.cuts.last().copied().unwrap_or(0) && !self.is_warming();
-        (is_conversation && at >= CHECKPOINT_MIN && !self.is_background).then_some(at)
+        (is_conversation && at >= CHECKPOINT_MIN && !self.is_background()).then_some(at)
     }
 
     /// Its part in filling the next step; `None` while it follows another, is restored, or its client reads too slowly.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
-use super::batch::{self, Part, Priority};
+use super::batch::{self, Part};
 use super::draft::Costs;
 use super::emission::Emitted;
 use super::pins::Pins;
@@ -25,7 +25,7 @@ use crate::engine::{AnswerRules, Batch, BatchToken, DecodeError, Engine, Vocab};
 use crate::kv::learned::Learned;
 use crate::kv::value::Reuse;
 use crate::kv::{Cache, EvictionCause, Kept};
-use crate::request::{Candidate, Finish, Token, TokenLogprob};
+use crate::request::{Candidate, Finish, Priority, Token, TokenLogprob};
 use crate::telemetry::{CellsRecord, EvictionRecord, Record};
 
 /// How long the loop waits when sequences run but none can go on, because their clients do not read.
@@ -234,8 +234,8 @@ impl<E: Engine> Scheduler<E> {
             let key = running.sequence.key;
             let is_followed_by =
                 |other: &&Running<E::Sampler>| other.sequence.follows.is_some_and(|follows| follows.leader == key);
-            let lent = self.running.iter().filter(is_followed_by).map(|other| other.sequence.priority()).max();
-            let priority = running.sequence.priority().max(lent.unwrap_or(Priority::Background));
+            let lent = self.running.iter().filter(is_followed_by).map(|other| other.sequence.priority).max();
+            let priority = running.sequence.priority.max(lent.unwrap_or(Priority::Background));
             running.sequence.candidate(index, running.n_past(), priority, rewinds)
         };
         self.running.iter().enumerate().filter_map(candidate).collect()
@@ -314,7 +314,7 @@ impl<E: Engine> Scheduler<E> {
                 continue;
             }
             // A memory that cannot be cut is saved where a step ends at a cut, or never.
-            let is_saved = !self.cache.is_shared() && !sequence.is_background;
+            let is_saved = !self.cache.is_shared() && !sequence.is_background();
             if is_saved && (n_past == sequence.n_prompt || sequence.cuts.contains(&n_past)) {
                 let last_cut = sequence.cuts.last().copied().unwrap_or(0);
                 let (owner, tokens) = (sequence.owner, &sequence.tokens[..n_past]);
@@ -436,9 +436,9 @@ impl<E: Engine> Scheduler<E> {
             }
             (Work::Answer(_), Finish::Error) => self.cache.abandon(&mut self.engine, standing, computed),
             (Work::Answer(_), _) => {
-                self.cache.leave_for(&mut self.engine, standing, computed, sequence.is_background);
+                self.cache.leave_for(&mut self.engine, standing, computed, sequence.is_background());
                 let owner = sequence.owner;
-                if !sequence.is_background && self.cache.is_shared() && self.cache.saves() {
+                if !sequence.is_background() && self.cache.is_shared() && self.cache.saves() {
                     self.learn(owner, &sequence.tokens[..sequence.n_prompt], &sequence.cuts);
                     self.save_later(owner, &sequence.tokens[..n_past], &sequence.cuts, Kept::Private);
                 }

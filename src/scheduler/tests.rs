@@ -130,7 +130,7 @@ impl House {
             max_tokens: Some(max_tokens),
             stop: vec![],
             owner,
-            is_background: false,
+            priority: Priority::default(),
             received: Instant::now(),
             label: Default::default(),
             events,

@@ -86,7 +86,7 @@ impl Stepped {
             max_tokens: Some(asked.max_tokens),
             stop: asked.stop.clone(),
             owner: asked.owner,
-            is_background: false,
+            priority: Priority::default(),
             received: Instant::now(),
             label: Default::default(),
             events,
