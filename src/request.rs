@@ -127,12 +127,21 @@ impl Owner {
 
     /// Whether both are of one client, whatever its salts.
     pub fn is_client_of(self, other: Owner) -> bool {
-        match (self, other) {
-            (Owner::Private(one), Owner::Private(two)) => one[..CLIENT_BYTES] == two[..CLIENT_BYTES],
-            (one, two) => one == two,
+        self.client() == other.client()
+    }
+
+    /// Whose share of the computing is used, whatever its salts.
+    pub fn client(self) -> ClientId {
+        match self {
+            Owner::Public => ClientId(None),
+            Owner::Private(id) => ClientId(id.first_chunk().copied()),
         }
     }
 }
+
+/// One client, or the house itself.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ClientId(Option<[u8; CLIENT_BYTES]>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dialect {

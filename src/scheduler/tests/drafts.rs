@@ -113,8 +113,8 @@ impl Stepped {
     }
 
     fn is_idle(&self) -> bool {
-        let step::Scheduler { running, parked, waiting, .. } = &self.scheduler;
-        running.is_empty() && parked.is_empty() && waiting.is_empty()
+        let step::Scheduler { running, waiting, .. } = &self.scheduler;
+        running.is_empty() && waiting.is_empty()
     }
 
     /// Turns until all are answered; the number of turns.
