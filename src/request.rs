@@ -65,13 +65,15 @@ impl LayoutMode {
     }
 }
 
-/// Whose turn it is when several wait.
+/// Whose turn it is when several wait: higher ones go first, and lower ones give way to them. How, and how nobody starves, say
+/// `scheduler::batch` (steps) and `scheduler::queue` (places).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Priority {
     /// Nobody waits for it, as for a conversation's title: what it leaves pushes nothing out.
     Background,
+    /// Somebody will look at it later.
     Normal,
-    /// Somebody listens.
+    /// Somebody listens or looks on.
     #[default]
     Interactive,
 }

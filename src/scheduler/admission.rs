@@ -1,8 +1,8 @@
 //! Admission: who runs, on which held prefix, with how many cells promised; who follows whom; who gives way.
 //!
 //! A *leader* is a running sequence that is about to compute what another one needs next; the other one *follows* it and takes
-//! its cells after each step instead of computing them again. A sequence that gives its place or its cells up is *parked*: what it
-//! computed stays in the tree, and it waits to go on.
+//! its cells after each step instead of computing them again. A sequence that gives its place or its cells up is *parked*: what
+//! it computed stays in the tree, and it waits to go on.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
@@ -121,8 +121,8 @@ impl<E: Engine> Scheduler<E> {
         }
     }
 
-    /// Who is next; where there is room, at times the one that has waited longest, which keeps its place then. One place alone is
-    /// kept so.
+    /// Who is next; where there is room, at times the one that has waited longest, which keeps its place then. One place alone
+    /// is kept so.
     fn next_waiting(&mut self) -> Option<usize> {
         let is_turn = self.n_passed >= queue::TURN
             && self.n_answering() < self.parallel
@@ -218,8 +218,8 @@ impl<E: Engine> Scheduler<E> {
                     self.start(sequence, standing, follows, cause);
                     return None;
                 }
-                // Room is made by whoever matters least: a pin that is just warming, answers of lower classes, then, when nobody
-                // else runs, warm pins.
+                // Room is made by whoever matters least: a pin that is just warming, answers of lower classes, then, when
+                // nobody else runs, warm pins.
                 Ok(None) => match self
                     .least(|other| other.is_warming() || (other.priority < sequence.priority && !other.keeps_place))
                 {

@@ -1,12 +1,12 @@
 //! Who joins the next step: decode first, then prefill chunks under the token budget. Pure.
 //!
-//! Every running answer has its token in every step, so that nobody's prefill holds a stream up by more than what one step takes.
-//! Which prompts fill the rest is decided anew for each step, so that a long one gives way after one chunk:
+//! Every running answer has its token in every step, so that nobody's prefill holds a stream up by more than what one step
+//! takes. Which prompts fill the rest is decided anew for each step, so that a long one gives way after one chunk:
 //!
 //! 1. The highest class among them; the others do not ride along, as their chunks would lengthen its step.
 //! 2. Of these, clients that had no more than [`LEAD`] tokens more than the least served one ([`super::shares`]).
-//! 3. Of these, the prompt that had fewest tokens to compute when it began: a short question waits for no long document, even for
-//!    its end. A client that asks one short question after the other is stopped by the second rule.
+//! 3. Of these, the prompt that had fewest tokens to compute when it began: a short question waits for no long document, not
+//!    even for its end. A client that asks one short question after the other is stopped by the second rule.
 //! 4. But one step in [`TURN`] that compute a chunk begins with who has waited longest for one, whatever it is: nobody starves.
 //!
 //! So what is asked while other clients' longer prompts are computed waits for the step that runs, and for one turn in its first

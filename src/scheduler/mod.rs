@@ -1,10 +1,11 @@
 //! The scheduler: one OS thread that owns the engine, the prefix tree, the budget, the queue and the running sequences.
 //!
 //! A *step* is one `decode` call: a token for every decoding sequence, then prefill chunks under the token budget.
-//! This file is the door: what others send in and what they can watch. It decides nothing. Inside, `batch` (who joins a
-//! step), `shares` (how much each client had), `queue` (who is next), `draft` (what it may compute ahead) and `emission` (what text may leave) are pure, `drafting` puts drafts into steps, `sequence` is one request's life, `pins` their state, `pinning` how they
-//! come and go, `admission` says who runs, `saving` and `restoring` copy out of the cells and back beside the steps, `disk` is
-//! the door to files, `forgetting` what goes on demand, `step` is the loop.
+//! This file is the door: what others send in and what they can watch. It decides nothing. Inside, `batch` (who joins a step),
+//! `shares` (how much each client had), `queue` (who is next), `draft` (what it may compute ahead) and `emission` (what text
+//! may leave) are pure, `drafting` puts drafts into steps, `sequence` is one request's life, `pins` their state, `pinning` how
+//! they come and go, `admission` says who runs, `saving` and `restoring` copy out of the cells and back beside the steps,
+//! `disk` is the door to files, `forgetting` what goes on demand, `step` is the loop.
 
 mod admission;
 mod batch;

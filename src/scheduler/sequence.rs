@@ -1,7 +1,6 @@
 //! One request's (or one pin's) life inside the scheduler: its tokens, where it stands, what it still owes its client.
 //!
-//! A *sequence* waits, runs (prefill, then decode) and ends; a *parked* one ran, gave its place or
-//! its cells up and waits again.
+//! A *sequence* waits, runs (prefill, then decode) and ends; a *parked* one ran, gave its place or its cells up and waits again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
