@@ -46,7 +46,7 @@ fn a_full_house_says_when_to_come_again_in_each_dialects_words() {
     faults.gate(0);
     let running = house.send(question(&"a".repeat(600), true).to_string());
     house.await_status(|status| status.n_running == 1);
-    let (sender, replies) = mpsc::channel();
+    let (sender, replies) = mpsc::sync_channel(3);
     let waiting: Vec<_> = ["b", "c", "d"]
         .map(|letter| {
             let (exchange, sender) = (house.send(question(&letter.repeat(600), true).to_string()), sender.clone());
