@@ -397,7 +397,7 @@ mod tests {
 
     use super::*;
     use crate::engine::simulated::SimulatedModel;
-    use crate::request::{Sampling, Token, TokenPrompt};
+    use crate::request::{Priority, Sampling, Token, TokenPrompt};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_thread_that_ends_by_itself_ends_the_daemon() {
@@ -421,7 +421,7 @@ mod tests {
             max_tokens: Some(1),
             stop: vec![],
             owner: Owner::Public,
-            is_background: false,
+            priority: Priority::default(),
             received: Instant::now(),
             label: Default::default(),
             events,

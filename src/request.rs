@@ -30,8 +30,7 @@ pub struct Request {
     pub conversation: Option<String>,
     /// The request's own wish; `None`: as configured.
     pub layout: Option<LayoutMode>,
-    /// Nobody waits for it, as for a conversation's title: what it leaves pushes nothing out.
-    pub is_background: bool,
+    pub priority: Priority,
 }
 
 /// What hob may do with what changes in a client's own prompt.
@@ -66,13 +65,15 @@ impl LayoutMode {
     }
 }
 
-/// Whose turn it is when several wait.
+/// Whose turn it is when several wait: higher ones go first, and lower ones give way to them. How, and how nobody starves, say
+/// `scheduler::batch` (steps) and `scheduler::queue` (places).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Priority {
     /// Nobody waits for it, as for a conversation's title: what it leaves pushes nothing out.
     Background,
+    /// Somebody will look at it later.
     Normal,
-    /// Somebody listens.
+    /// Somebody listens or looks on.
     #[default]
     Interactive,
 }
@@ -128,12 +129,21 @@ impl Owner {
 
     /// Whether both are of one client, whatever its salts.
     pub fn is_client_of(self, other: Owner) -> bool {
-        match (self, other) {
-            (Owner::Private(one), Owner::Private(two)) => one[..CLIENT_BYTES] == two[..CLIENT_BYTES],
-            (one, two) => one == two,
+        self.client() == other.client()
+    }
+
+    /// Whose share of the computing is used, whatever its salts.
+    pub fn client(self) -> ClientId {
+        match self {
+            Owner::Public => ClientId(None),
+            Owner::Private(id) => ClientId(id.first_chunk().copied()),
         }
     }
 }
+
+/// One client, or the house itself.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ClientId(Option<[u8; CLIENT_BYTES]>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dialect {

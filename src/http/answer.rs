@@ -115,7 +115,7 @@ impl Answer {
             return Err(ApiError::field("logit_bias", reason));
         }
 
-        let (owner, is_background) = (request.client.owner(), request.is_background);
+        let (owner, priority) = (request.client.owner(), request.priority);
         let (model, client) = (request.model.clone(), request.client.clone());
         let (sampling, n_logprobs, stop) = (request.sampling.clone(), request.n_logprobs, request.stop.clone());
         let planned = app.house.plan(request).await?;
@@ -143,7 +143,7 @@ impl Answer {
                 max_tokens: planned.max_tokens,
                 stop: stop.clone(),
                 owner,
-                is_background,
+                priority,
                 received: received.into_std(),
                 label: Label {
                     id: id.clone(),

@@ -1,20 +1,23 @@
 //! Admission: who runs, on which held prefix, with how many cells promised; who follows whom; who gives way.
 //!
 //! A *leader* is a running sequence that is about to compute what another one needs next; the other one *follows* it and takes
-//! its cells after each step instead of computing them again. A sequence that gives its cells up is *parked*: it runs again first.
+//! its cells after each step instead of computing them again. A sequence that gives its place or its cells up is *parked*: what
+//! it computed stays in the tree, and it waits to go on.
 
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tracing::{debug, error, warn};
 
 use super::Pin;
+use super::queue::{self, Place, Waiting};
 use super::restoring::Restoring;
 use super::sequence::{Follows, GROWTH, Running, Sequence, Work};
 use super::step::Scheduler;
 use crate::engine::Engine;
 use crate::kv::{Restorable, Standing};
-use crate::request::{CacheUse, Finish, MissCause};
+use crate::request::{CacheUse, Finish, MissCause, Owner};
 use crate::telemetry::{MissedRecord, Record};
 
 /// A request follows another that is computing its next tokens if that saves at least this many. Fewer than a third of a
@@ -86,38 +89,95 @@ impl<E: Engine> Scheduler<E> {
         true
     }
 
-    /// Admits parked sequences, then waiting ones, in order, while they fit; then a pin to warm.
+    /// Admits those who wait, one after the other, while they fit; then a pin to warm.
     pub(super) fn admit(&mut self) {
         if self.savings.sweep_wait().is_some() {
             return;
         }
-        while self.n_answering() < self.parallel {
-            let (sequence, was_parked) = match self.parked.pop_front() {
-                Some(sequence) => (sequence, true),
-                None => match self.waiting.pop_front() {
-                    Some(sequence) => (sequence, false),
-                    None => break,
-                },
-            };
-            match self.try_admit(sequence) {
-                None if was_parked => {}
-                None => {
-                    self.n_waiting.fetch_sub(1, Ordering::Relaxed);
-                }
-                Some(sequence) => {
-                    let queue = if was_parked { &mut self.parked } else { &mut self.waiting };
-                    queue.push_front(sequence);
-                    break;
-                }
+        while let Some(index) = self.next_waiting() {
+            if self.n_answering() >= self.parallel {
+                let newcomer = self.as_waiting(&self.waiting[index]);
+                let Some(place) = self.place_for(&newcomer) else { break };
+                self.park(place);
             }
+            // What was parked stands behind it.
+            let sequence = self.waiting.remove(index);
+            let (key, was_running) = (sequence.key, sequence.was_running);
+            if let Some(sequence) = self.try_admit(sequence) {
+                self.waiting.insert(0, sequence);
+                break;
+            }
+            if !was_running {
+                self.n_waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+            let is_passed_over = self.waiting.iter().any(|sequence| sequence.key < key);
+            self.n_passed = if is_passed_over { self.n_passed + 1 } else { 0 };
         }
         self.is_warming_blocked = false;
         if self.waiting.is_empty()
-            && self.parked.is_empty()
             && let Some(index) = self.pins.next()
         {
             self.is_warming_blocked = !self.start_warming(index);
         }
+    }
+
+    /// Who is next; where there is room, at times the one that has waited longest, which keeps its place then. One place alone
+    /// is kept so.
+    fn next_waiting(&mut self) -> Option<usize> {
+        let is_turn = self.n_passed >= queue::TURN
+            && self.n_answering() < self.parallel
+            && !self.running.iter().any(|running| running.sequence.keeps_place);
+        if is_turn {
+            let oldest = self.waiting.iter_mut().enumerate().min_by_key(|(_, sequence)| sequence.key);
+            return oldest.map(|(index, sequence)| {
+                sequence.keeps_place = true;
+                index
+            });
+        }
+        queue::next(self.waiting.iter().map(|sequence| self.as_waiting(sequence)))
+    }
+
+    fn as_waiting(&self, sequence: &Sequence<E::Sampler>) -> Waiting {
+        Waiting {
+            priority: sequence.priority,
+            n_running: self.n_running(sequence.owner),
+            was_running: sequence.was_running,
+            share: self.shares.of(sequence.owner.client()),
+            key: sequence.key,
+        }
+    }
+
+    /// Answers in progress of the client of `owner`.
+    fn n_running(&self, owner: Owner) -> usize {
+        let answers = self.running.iter().filter(|running| !running.sequence.is_warming());
+        answers.filter(|running| running.sequence.owner.is_client_of(owner)).count()
+    }
+
+    /// The running answer whose place `newcomer` takes, if it may take one.
+    fn place_for(&self, newcomer: &Waiting) -> Option<usize> {
+        let answers = self.running.iter().enumerate().filter(|(_, running)| !running.sequence.is_warming());
+        let (indices, places): (Vec<usize>, Vec<Place>) = answers
+            .map(|(index, Running { sequence, .. })| {
+                let place = Place {
+                    priority: sequence.priority,
+                    n_running: self.n_running(sequence.owner),
+                    has_spoken: sequence.has_spoken(),
+                    is_kept: sequence.keeps_place,
+                };
+                (index, place)
+            })
+            .unzip();
+        queue::gives_way(newcomer, &places).map(|place| indices[place])
+    }
+
+    /// The one that matters least of those running that `may` be meant: the newest of the lowest class, a pin that is just
+    /// warming before all others.
+    pub(super) fn least(&self, may: impl Fn(&Sequence<E::Sampler>) -> bool) -> Option<usize> {
+        let running = self.running.iter().enumerate().filter(|(_, running)| may(&running.sequence));
+        let order = |&(index, Running { sequence, .. }): &(usize, &Running<_>)| {
+            (!sequence.is_warming(), sequence.priority, Reverse(index))
+        };
+        running.min_by_key(order).map(|(index, _)| index)
     }
 
     /// Makes a sequence run; gives it back if it does not fit now. One that cannot ever fit is ended.
@@ -158,8 +218,11 @@ impl<E: Engine> Scheduler<E> {
                     self.start(sequence, standing, follows, cause);
                     return None;
                 }
-                // Room is made by whoever matters least: a pin that is just warming, then, when nobody else runs, warm pins.
-                Ok(None) => match self.running.iter().position(|running| running.sequence.is_warming()) {
+                // Room is made by whoever matters least: a pin that is just warming, answers of lower classes, then, when
+                // nobody else runs, warm pins.
+                Ok(None) => match self
+                    .least(|other| other.is_warming() || (other.priority < sequence.priority && !other.keeps_place))
+                {
                     Some(index) => self.park(index),
                     None if !self.running.is_empty() => return Some(sequence),
                     None if self.give_up_pins() => {}
@@ -209,6 +272,8 @@ impl<E: Engine> Scheduler<E> {
         cause: MissCause,
     ) {
         sequence.follows = follows;
+        sequence.served = self.n_steps;
+        sequence.was_running = false;
         debug!(
             key = sequence.key,
             n_tokens = sequence.tokens.len(),
@@ -218,7 +283,7 @@ impl<E: Engine> Scheduler<E> {
         );
         if let Work::Answer(answer) = &sequence.work
             && answer.cache.is_none()
-            && !sequence.is_background
+            && !sequence.is_background()
         {
             let files = self.cache.touch(&standing, sequence.reusable());
             if let Some(disk) = &self.savings.disk {
@@ -241,6 +306,7 @@ impl<E: Engine> Scheduler<E> {
     pub(super) fn tell_admitted(&mut self, index: usize, cause: MissCause) {
         let Running { sequence, standing } = &mut self.running[index];
         let n_cached = standing.n_past();
+        sequence.n_began = n_cached;
         let n_prompt = sequence.n_prompt;
         let n_restored = (sequence.n_from_ram + sequence.n_from_disk).min(n_cached);
         if let Work::Answer(answer) = &mut sequence.work {
@@ -310,7 +376,7 @@ impl<E: Engine> Scheduler<E> {
         false
     }
 
-    /// Promises more cells to those who used theirs up; parks the newest sequence if there are none.
+    /// Promises more cells to those who used theirs up; parks who matters least if there are none.
     pub(super) fn grow(&mut self) {
         let mut index = 0;
         while index < self.running.len() {
@@ -327,12 +393,11 @@ impl<E: Engine> Scheduler<E> {
                 index += 1;
                 continue;
             }
-            // A pin that is just warming gives way first, then the newest answer; warm pins only when nobody else is left.
-            let warming = self.running.iter().position(|running| running.sequence.is_warming());
-            match warming.or_else(|| (self.running.len() > 1).then(|| self.running.len() - 1)) {
-                Some(newest) => {
-                    self.park(newest);
-                    if newest < index {
+            // Warm pins give way only when nobody else is left.
+            match self.least(|_| true).filter(|_| self.running.len() > 1) {
+                Some(least) => {
+                    self.park(least);
+                    if least < index {
                         index -= 1;
                     }
                 }
@@ -376,12 +441,16 @@ impl<E: Engine> Scheduler<E> {
         let Running { mut sequence, standing } = self.running.remove(index);
         sequence.follows = None;
         sequence.restoring = None;
+        sequence.was_running = true;
         let n_past = standing.n_past();
         debug!(key = sequence.key, n_past, "parked");
-        self.cache.leave_for(&mut self.engine, standing, &sequence.tokens[..n_past], sequence.is_background);
+        self.cache.leave_for(&mut self.engine, standing, &sequence.tokens[..n_past], sequence.is_background());
         match sequence.work {
             Work::Warm(pin) => self.pins.set_cold(pin),
-            Work::Answer(_) => self.parked.push_back(sequence),
+            Work::Answer(_) => {
+                sequence.n_ahead = sequence.tokens.len() - n_past;
+                self.waiting.push(sequence);
+            }
         }
     }
 }

@@ -1,8 +1,6 @@
 //! Forgetting: what clients left in cells, RAM and files goes, with their pins and the answers that they are being given. What is
 //! the house's stays.
 
-use std::sync::atomic::Ordering;
-
 use tracing::info;
 
 use super::PinError;
@@ -66,15 +64,7 @@ impl<E: Engine> Scheduler<E> {
                 n_ended += 1;
             }
         }
-        let mut ended = Vec::new();
-        for queue in [&mut self.parked, &mut self.waiting] {
-            let (gone, kept): (Vec<_>, Vec<_>) = queue.drain(..).partition(|sequence| is_meant(sequence.owner));
-            queue.extend(kept);
-            ended.push(gone);
-        }
-        // Those that are parked were admitted once.
-        self.n_waiting.fetch_sub(ended[1].len(), Ordering::Relaxed);
-        for sequence in ended.into_iter().flatten() {
+        for sequence in self.take_waiting(|sequence| is_meant(sequence.owner)) {
             self.end(sequence, Finish::Error, Some(FORGOTTEN.to_owned()));
             n_ended += 1;
         }

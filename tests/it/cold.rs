@@ -8,7 +8,7 @@ use hob::engine::{
     AnswerRules, Batch, BatchToken, ContextOptions, Engine, KvType, Model, SeqId, Special, Threads, Vocab,
 };
 use hob::prompt::{Moment, Planner, Profile};
-use hob::request::{Client, Dialect, Message, Request, Sampling, Token, Wanted};
+use hob::request::{Client, Dialect, Message, Priority, Request, Sampling, Token, Wanted};
 use serde_json::{Value, json};
 
 use crate::house::MODEL;
@@ -66,7 +66,7 @@ pub(crate) fn plan(planner: &mut Planner, model: &str, messages: &[Message]) -> 
         client: Client { name: String::new(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
-        is_background: false,
+        priority: Priority::default(),
     };
     planner.plan(&request, &Moment::utc(0)).unwrap().prompt.tokens
 }

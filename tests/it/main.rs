@@ -1,6 +1,6 @@
 //! The integration tests, one binary: what the parts do together.
 //!
-//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `tiers`, `pins`, `forget`, `layout`, `tools`, `choices`,
+//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `tiers`, `pins`, `forget`, `fairness`, `layout`, `tools`, `choices`,
 //! `why`, `home_assistant`, `recorded`: whole daemons over the simulated engine, asked over real sockets. `killed`: K/V files when the process
 //! dies. `real`: the same and the scheduler over a real model. `tidy`: the borders between the rooms. `conversations`: planned
 //! prompts over the chat templates of many models. `anthropic`: an agent's sessions in that dialect. `house`, `cold` and `models` are
@@ -13,6 +13,7 @@ mod cold;
 mod commands;
 #[cfg(feature = "llama")]
 mod conversations;
+mod fairness;
 #[cfg(feature = "llama")]
 mod figures;
 mod forget;

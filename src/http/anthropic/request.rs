@@ -13,7 +13,7 @@ use super::tools::{self, WireChoice};
 use crate::http::error::ApiError;
 use crate::http::fields::sampling::WireSampling;
 use crate::http::fields::{self, check_count, from_json, integer, shape};
-use crate::request::{Client, Dialect, Request, Role, Sampling, Shape, Thinking, ToolChoice, Wanted};
+use crate::request::{Client, Dialect, Priority, Request, Role, Sampling, Shape, Thinking, ToolChoice, Wanted};
 
 /// Far beyond what fits any context, and cheap to refuse.
 const MESSAGES_MAX: usize = 2_000;
@@ -137,7 +137,7 @@ impl Wire {
             client: Client { name: peer.to_owned(), salt: None, dialect: Dialect::Anthropic },
             conversation: metadata.and_then(|metadata| metadata.user_id).filter(|id| !id.is_empty()),
             layout: None,
-            is_background: false,
+            priority: Priority::default(),
         })
     }
 

@@ -12,7 +12,7 @@ use super::message::{self, WireMessage};
 use crate::http::error::ApiError;
 use crate::http::fields::sampling::WireSampling;
 use crate::http::fields::{self, check_count, from_json, integer, shape, thinking, tools};
-use crate::request::{Client, Dialect, Request, Sampling, ToolChoice, Wanted};
+use crate::request::{Client, Dialect, Priority, Request, Sampling, ToolChoice, Wanted};
 
 /// Far beyond what fits any context (a message costs at least four tokens or so), and cheap to refuse.
 const MESSAGES_MAX: usize = 2_000;
@@ -95,7 +95,7 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
             client,
             conversation,
             layout,
-            is_background: false,
+            priority: Priority::default(),
         },
         n_choices,
         form,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::testing::{BOS, Bytes, Style, Template};
 use super::*;
 use crate::engine::{Special, Vocab};
-use crate::request::{Client, Dialect, Message, Role, Sampling, ToolCall, Wanted};
+use crate::request::{Client, Dialect, Message, Priority, Role, Sampling, ToolCall, Wanted};
 
 const NOW: Moment = Moment::utc(0);
 const LIGHT: &str = r#"{"type": "function", "function": {"name": "light", "description": "Switches."}}"#;
@@ -146,7 +146,7 @@ fn request(model: &str, messages: &[Message], tools: &[&str]) -> Request {
         client: Client { name: "test".into(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
-        is_background: false,
+        priority: Priority::default(),
     }
 }
 

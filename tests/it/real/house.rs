@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use hob::engine::llama::{LoadedModel, Weights};
 use hob::engine::{Gpu, GpuLayers, KvType, Model, Special, Threads};
-use hob::request::{Done, Event, Owner, Sampling, Token, TokenPrompt};
+use hob::request::{Done, Event, Owner, Priority, Sampling, Token, TokenPrompt};
 use hob::scheduler::{self, Budgets, Lower, Options, Pin, SchedulerHandle, Speculation, Status, Submission};
 use hob::telemetry::Record;
 use tokio::sync::mpsc;
@@ -129,7 +129,7 @@ impl House {
             max_tokens: Some(max_tokens),
             stop: vec![],
             owner,
-            is_background: false,
+            priority: Priority::default(),
             received: Instant::now(),
             label: Default::default(),
             events,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use hob::engine::llama::LoadedModel;
 use hob::engine::{KvType, Model};
 use hob::prompt::{Moment, Planner, Profile};
-use hob::request::{Client, Dialect, Message, MissCause, Request, Role, Sampling, Token, TokenPrompt, Wanted};
+use hob::request::{
+    Client, Dialect, Message, MissCause, Priority, Request, Role, Sampling, Token, TokenPrompt, Wanted,
+};
 use hob::scheduler::Pin;
 
 use super::house::{ALICE, BOB, House, Setup, load, prompt, text};
@@ -216,6 +218,6 @@ fn request(question: &str) -> Request {
         client: Client { name: "kitchen".to_owned(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
-        is_background: false,
+        priority: Priority::default(),
     }
 }

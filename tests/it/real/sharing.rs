@@ -5,7 +5,9 @@ use std::collections::HashMap;
 
 use hob::engine::{KvType, Model};
 use hob::prompt::{Document, Moment, Planner, Profile};
-use hob::request::{Client, Dialect, Event, Message, MissCause, Request, Role, Sampling, Token, TokenPrompt, Wanted};
+use hob::request::{
+    Client, Dialect, Event, Message, MissCause, Priority, Request, Role, Sampling, Token, TokenPrompt, Wanted,
+};
 use hob::scheduler::Pin;
 
 use super::house::{ALICE, Answer, BOB, House, Setup, answer, prompt, smollm2, text};
@@ -172,7 +174,7 @@ fn request(question: &str) -> Request {
         client: Client { name: "kitchen".to_owned(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
-        is_background: false,
+        priority: Priority::default(),
     }
 }
 
