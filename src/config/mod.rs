@@ -211,7 +211,7 @@ pub struct Telemetry {
 }
 
 /// A `[[profile]]` as configured: files not read yet.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct ProfileFiles {
     pub name: String,
     pub system: Option<PathBuf>,

@@ -146,7 +146,7 @@ pub enum PlanFailure {
 }
 
 /// An assistant of the house, its files read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Profile {
     pub name: String,
     pub system: String,

@@ -61,10 +61,8 @@ fn profiles() -> Vec<Profile> {
     let profile = |name: &str, system: String, documents| Profile {
         name: name.to_owned(),
         system,
-        tools: Vec::new(),
         documents,
-        max_tokens: None,
-        thinking: None,
+        ..Profile::default()
     };
     vec![
         profile("house", policy.clone(), vec![boiler]),

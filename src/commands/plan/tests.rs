@@ -32,8 +32,7 @@ fn profile(name: &str) -> Profile {
             Document { title: "handbook".to_owned(), text: "The key is under the mat.".to_owned() },
             Document { title: "calendar".to_owned(), text: "Paper bin: Tuesday.".to_owned() },
         ],
-        max_tokens: None,
-        thinking: None,
+        ..Profile::default()
     }
 }
 
@@ -312,16 +311,8 @@ fn the_order_of_documents_is_shown_with_its_reason_and_what_stands_before_questi
     let now = Moment::now().unix_s;
     start(now - 2 * month, "The key is under the pot.");
     start(now - month, "The key is under the mat.");
-    config.profiles = vec![config::ProfileFiles {
-        name: "house".to_owned(),
-        system: None,
-        tools: None,
-        documents: Vec::new(),
-        max_tokens: None,
-        thinking: None,
-        live: Vec::new(),
-        has_clock: true,
-    }];
+    config.profiles =
+        vec![config::ProfileFiles { name: "house".to_owned(), has_clock: true, ..config::ProfileFiles::default() }];
     let text = printed(&plan(&config, &["house"], GIB), Format::Plain);
     let lines = |start: &str, end: &str| {
         let lines = text.lines().map(str::trim).filter(|line| line.starts_with(start) && line.ends_with(end));

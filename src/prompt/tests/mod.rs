@@ -121,7 +121,7 @@ fn house() -> Profile {
         tools: vec![LIGHT.into()],
         documents: vec![document("handbook", "The key is under the mat.\n"), document("bins", "Paper: Monday.")],
         max_tokens: Some(512),
-        thinking: None,
+        ..Profile::default()
     }
 }
 
