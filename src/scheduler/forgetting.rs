@@ -61,14 +61,14 @@ impl<E: Engine> Scheduler<E> {
         let mut n_ended = 0;
         for index in (0..self.running.len()).rev() {
             let sequence = &self.running[index].sequence;
-            if !sequence.is_warming() && is_meant(sequence.owner) {
+            if !sequence.is_warming() && is_meant(sequence.holder.owner) {
                 self.finish(index, Finish::Error, Some(FORGOTTEN.to_owned()));
                 n_ended += 1;
             }
         }
         let mut ended = Vec::new();
         for queue in [&mut self.parked, &mut self.waiting] {
-            let (gone, kept): (Vec<_>, Vec<_>) = queue.drain(..).partition(|sequence| is_meant(sequence.owner));
+            let (gone, kept): (Vec<_>, Vec<_>) = queue.drain(..).partition(|sequence| is_meant(sequence.holder.owner));
             queue.extend(kept);
             ended.push(gone);
         }

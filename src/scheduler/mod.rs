@@ -2,7 +2,7 @@
 //!
 //! A *step* is one `decode` call: a token for every decoding sequence, then prefill chunks under the token budget.
 //! This file is the door: what others send in and what they can watch. It decides nothing. Inside, `batch` (who joins a
-//! step), `draft` (what it may compute ahead) and `emission` (what text may leave) are pure, `drafting` puts drafts into steps, `sequence` is one request's life, `pins` their state, `pinning` how they
+//! step), `turns` (under which adapters), `draft` (what it may compute ahead) and `emission` (what text may leave) are pure, `drafting` puts drafts into steps, `sequence` is one request's life, `pins` their state, `pinning` how they
 //! come and go, `admission` says who runs, `saving` and `restoring` copy out of the cells and back beside the steps, `disk` is
 //! the door to files, `forgetting` what goes on demand, `step` is the loop.
 
@@ -21,6 +21,7 @@ mod sequence;
 mod step;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,8 +39,8 @@ use crate::kv::budget::n_seq_max;
 use crate::kv::learned::Learned;
 use crate::kv::tiers::{Held, Tiers};
 pub use crate::kv::{Budgets, Cells};
-use crate::kv::{Cache, PinsTooLarge};
-use crate::request::{Event, MissCause, Owner, Sampling, TokenPrompt};
+use crate::kv::{Cache, Holder, PinsTooLarge};
+use crate::request::{AdapterSet, Event, MissCause, Owner, Sampling, TokenPrompt};
 use crate::snapshots::Report;
 use crate::telemetry::Record;
 
@@ -53,6 +54,8 @@ pub struct Submission {
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
     pub owner: Owner,
+    /// What it is computed under; each of them was loaded with the model.
+    pub adapters: AdapterSet,
     /// What it leaves is never saved, and is the first to be evicted.
     pub is_background: bool,
     /// When the request was read: TTFT counts from here.
@@ -70,14 +73,20 @@ pub struct Pin {
     pub prompt: TokenPrompt,
     /// Whose requests may stand on it.
     pub owner: Owner,
+    /// What it is computed under: only requests under the same may stand on it.
+    pub adapters: AdapterSet,
     /// The configuration names it: it is not taken away, and a start without room for it is refused.
     pub is_configured: bool,
 }
 
 impl Pin {
-    /// A configured one, which everybody may use.
+    /// A configured one, which everybody may use, under no adapter.
     pub fn of_house(name: impl Into<String>, prompt: TokenPrompt) -> Pin {
-        Pin { name: name.into(), prompt, owner: Owner::Public, is_configured: true }
+        Pin { name: name.into(), prompt, owner: Owner::Public, adapters: AdapterSet::NONE, is_configured: true }
+    }
+
+    fn holder(&self) -> Holder {
+        Holder { owner: self.owner, adapters: self.adapters }
     }
 }
 
@@ -117,6 +126,8 @@ pub struct Status {
     pub n_tokens_ahead: usize,
     /// Measured prefill speed, 0 until something was computed.
     pub prefill_tokens_per_second: u64,
+    /// How often other adapters came into force.
+    pub n_adapter_switches: u64,
     /// What lies below the cells, and what may.
     pub lower: Held,
     pub lower_budgets: Budgets,
@@ -406,6 +417,7 @@ fn open<M: Model>(
             Speculation::Measured => Some(draft::Costs::untried()),
             Speculation::Free => Some(draft::Costs::free()),
         },
+        turns: turns::Turns::default(),
         next_key: 0,
         n_steps: 0,
         sampled: None,

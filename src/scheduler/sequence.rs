@@ -13,8 +13,8 @@ use super::draft::Drafter;
 use super::emission::Emission;
 use super::restoring::Restoring;
 use crate::engine::AnswerRules;
-use crate::kv::Standing;
-use crate::request::{CacheUse, Done, Event, Finish, Owner, Sampling, Timings, Token, TokenLogprob, TokenPrompt};
+use crate::kv::{Holder, Standing};
+use crate::request::{CacheUse, Done, Event, Finish, Sampling, Timings, Token, TokenLogprob, TokenPrompt};
 use crate::telemetry::{Label, RequestRecord};
 
 /// Cells promised at admission for the answer; an answer that is longer asks for more, `GROWTH` at a time.
@@ -35,7 +35,8 @@ const CHECKPOINT_MIN: usize = 64;
 pub(super) struct Sequence<S> {
     /// Unique for the daemon's life; followers name their leader by it.
     pub(super) key: u64,
-    pub(super) owner: Owner,
+    /// Whose it is, and the adapters that it is computed under.
+    pub(super) holder: Holder,
     /// What it leaves is never saved, and is the first to be evicted.
     pub(super) is_background: bool,
     /// Prompt and generated tokens. The first `n_past` are computed.
@@ -124,7 +125,7 @@ impl<S> Sequence<S> {
         };
         Sequence {
             key,
-            owner: submission.owner,
+            holder: Holder { owner: submission.owner, adapters: submission.adapters },
             is_background: submission.is_background,
             n_prompt: submission.prompt.tokens.len(),
             tokens: submission.prompt.tokens,
@@ -138,11 +139,11 @@ impl<S> Sequence<S> {
         }
     }
 
-    pub(super) fn warming(key: u64, pin: usize, owner: Owner, prompt: TokenPrompt) -> Sequence<S> {
+    pub(super) fn warming(key: u64, pin: usize, holder: Holder, prompt: TokenPrompt) -> Sequence<S> {
         let TokenPrompt { tokens, cuts } = prompt;
         Sequence {
             key,
-            owner,
+            holder,
             is_background: false,
             n_prompt: tokens.len(),
             tokens,

@@ -19,6 +19,7 @@ use super::pins::Pins;
 use super::restoring::Reads;
 use super::saving::Savings;
 use super::sequence::{Running, Sequence, Work};
+use super::turns::Turns;
 use super::{Command, Recorder, Status};
 use crate::engine::logprobs::logprobs;
 use crate::engine::{AnswerRules, Batch, BatchToken, DecodeError, Engine, Vocab};
@@ -63,6 +64,7 @@ pub(super) struct Scheduler<E: Engine> {
     pub(super) speed: Speed,
     /// What drafts cost; `None`: none are made.
     pub(super) drafts: Option<Costs>,
+    pub(super) turns: Turns,
     pub(super) next_key: u64,
     pub(super) n_steps: u64,
     pub(super) sampled: Option<Instant>,
@@ -243,8 +245,17 @@ impl<E: Engine> Scheduler<E> {
 
     /// Computes one batch and gives out what it brought; the number of prompt tokens in it.
     fn step(&mut self, n_copied: usize) -> usize {
-        let mut parts = batch::fill(&self.candidates(), self.cache.is_shared(), n_copied);
+        let mut candidates = self.candidates();
+        let adapters_of = |candidate: &batch::Candidate| self.running[candidate.index].sequence.holder.adapters;
+        let ready: Vec<_> = candidates.iter().map(|candidate| (adapters_of(candidate), candidate.priority)).collect();
+        let adapters = self.turns.next(&ready, Instant::now());
+        candidates.retain(|candidate| adapters_of(candidate) == adapters);
+        let mut parts = batch::fill(&candidates, self.cache.is_shared(), n_copied);
         if parts.is_empty() {
+            return 0;
+        }
+        if let Err(error) = self.engine.set_adapters(adapters) {
+            self.fail_all(&parts.iter().map(|part| part.index).collect::<Vec<_>>(), &error.to_string());
             return 0;
         }
         self.n_steps += 1;
@@ -317,8 +328,8 @@ impl<E: Engine> Scheduler<E> {
             let is_saved = !self.cache.is_shared() && !sequence.is_background;
             if is_saved && (n_past == sequence.n_prompt || sequence.cuts.contains(&n_past)) {
                 let last_cut = sequence.cuts.last().copied().unwrap_or(0);
-                let (owner, tokens) = (sequence.owner, &sequence.tokens[..n_past]);
-                self.cache.save_whole(&mut self.engine, owner, standing.seq, tokens, last_cut, Reuse::Once);
+                let (holder, tokens) = (sequence.holder, &sequence.tokens[..n_past]);
+                self.cache.save_whole(&mut self.engine, holder, standing.seq, tokens, last_cut, Reuse::Once);
             }
             if sequence.checkpoint_at() == Some(n_past) {
                 self.cache.checkpoint(&mut self.engine, standing);
@@ -437,10 +448,10 @@ impl<E: Engine> Scheduler<E> {
             (Work::Answer(_), Finish::Error) => self.cache.abandon(&mut self.engine, standing, computed),
             (Work::Answer(_), _) => {
                 self.cache.leave_for(&mut self.engine, standing, computed, sequence.is_background);
-                let owner = sequence.owner;
+                let holder = sequence.holder;
                 if !sequence.is_background && self.cache.is_shared() && self.cache.saves() {
-                    self.learn(owner, &sequence.tokens[..sequence.n_prompt], &sequence.cuts);
-                    self.save_later(owner, &sequence.tokens[..n_past], &sequence.cuts, Kept::Private);
+                    self.learn(holder, &sequence.tokens[..sequence.n_prompt], &sequence.cuts);
+                    self.save_later(holder, &sequence.tokens[..n_past], &sequence.cuts, Kept::Private);
                 }
             }
         }
@@ -510,6 +521,7 @@ impl<E: Engine> Scheduler<E> {
             n_waiting: self.waiting.len() + self.parked.len(),
             n_tokens_ahead: running.chain(queued).sum(),
             prefill_tokens_per_second: self.speed.tokens_per_second as u64,
+            n_adapter_switches: self.turns.n_switches(),
             lower: self.cache.tiers().held(),
             lower_budgets: self.cache.tiers().budgets(),
         };

@@ -130,6 +130,7 @@ impl House {
             max_tokens: Some(max_tokens),
             stop: vec![],
             owner,
+            adapters: AdapterSet::NONE,
             is_background: false,
             received: Instant::now(),
             label: Default::default(),

@@ -1,10 +1,11 @@
 //! The integration tests, one binary: what the parts do together.
 //!
-//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `tiers`, `pins`, `forget`, `layout`, `tools`, `choices`,
+//! `commands`: the binary's exit codes and its one clear line. `adapters`, `bad_input`, `reuse`, `tiers`, `pins`, `forget`, `layout`, `tools`, `choices`,
 //! `why`, `home_assistant`: whole daemons over the simulated engine, asked over real sockets. `killed`: K/V files when the process
 //! dies. `real`: the same and the scheduler over a real model. `tidy`: the borders between the rooms. `conversations`: planned
 //! prompts over the chat templates of many models. `house`, `cold` and `models` are what they stand on.
 
+mod adapters;
 mod bad_input;
 mod choices;
 mod cold;

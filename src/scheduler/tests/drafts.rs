@@ -8,6 +8,7 @@ use super::*;
 use crate::engine::Engine;
 use crate::engine::simulated::SimulatedEngine;
 use crate::kv::EvictionCause;
+use crate::request::Scale;
 use crate::scheduler::sequence::Running;
 
 /// A scheduler that takes its turns when it is told to.
@@ -30,6 +31,7 @@ struct Client {
 #[derive(Clone, Debug)]
 struct Asked {
     owner: Owner,
+    adapters: AdapterSet,
     prompt: String,
     max_tokens: usize,
     seed: Option<u32>,
@@ -41,7 +43,7 @@ struct Asked {
 impl Asked {
     fn new(prompt: &str, max_tokens: usize) -> Asked {
         let (owner, prompt) = (ALICE, prompt.to_owned());
-        Asked { owner, prompt, max_tokens, seed: None, stop: vec![], capacity: 64 }
+        Asked { owner, adapters: AdapterSet::NONE, prompt, max_tokens, seed: None, stop: vec![], capacity: 64 }
     }
 }
 
@@ -53,7 +55,7 @@ const PROMPT: &str = "kitchen kitchen kitchen ";
 
 fn stepped(n_cells: usize, speculation: Speculation, attention: Attention) -> Stepped {
     let (period, odds) = REPEATING;
-    let model = SimulatedModel::new().attention(attention).repeating(period, odds);
+    let model = SimulatedModel::new().attention(attention).adapters(1).repeating(period, odds);
     let faults = model.faults();
     let records: Arc<Mutex<Vec<Record>>> = Arc::default();
     let kept = records.clone();
@@ -86,6 +88,7 @@ impl Stepped {
             max_tokens: Some(asked.max_tokens),
             stop: asked.stop.clone(),
             owner: asked.owner,
+            adapters: asked.adapters,
             is_background: false,
             received: Instant::now(),
             label: Default::default(),
@@ -192,13 +195,22 @@ enum Op {
 
 fn asked() -> impl Strategy<Value = Asked> {
     let owner = prop_oneof![Just(ALICE), Just(BOB)];
+    let adapters = prop_oneof![Just(AdapterSet::NONE), Just(AdapterSet::NONE.with(0, Scale::ONE))];
     // At most 72 tokens, so that each fits its 160 cells with all it may say. Periods of eight and others, so that the answers repeat and deviate.
     let prompt = prop_oneof!["[a-c]{8,40}", "(kitchen |bedroom |on off ){3,8}", "[a-z]{20,60}"];
     let seed = proptest::option::of(1..9u32);
     let stop = proptest::option::of("[a-z]{1,3}").prop_map(|stop| stop.into_iter().collect());
-    (owner, prompt, 1..80usize, seed, stop, 4..24usize).prop_map(|(owner, prompt, max_tokens, seed, stop, capacity)| {
-        Asked { owner, prompt, max_tokens, seed, stop, capacity }
-    })
+    (owner, adapters, prompt, 1..80usize, seed, stop, 4..24usize).prop_map(
+        |(owner, adapters, prompt, max_tokens, seed, stop, capacity)| Asked {
+            owner,
+            adapters,
+            prompt,
+            max_tokens,
+            seed,
+            stop,
+            capacity,
+        },
+    )
 }
 
 fn op() -> impl Strategy<Value = Op> {
