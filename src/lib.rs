@@ -39,9 +39,9 @@
 //!    follows that one instead of computing them again. A pin that is cold is computed for the house first. What the tiers
 //!    hold beyond the cells is restored before the rest is computed, one piece a step, if that is faster
 //!    (`scheduler::restoring`).
-//! 5. Each step (`scheduler::batch`): one token for every decoding sequence, then whole prefill chunks under the budget:
-//!    the highest class first, clients that had their share after the others (`scheduler::shares`), short prompts before
-//!    long ones.
+//! 5. Each step, under one set of adapters (`scheduler::turns`, `scheduler::batch`): one token for every decoding sequence, then
+//!    whole prefill chunks under the budget: the highest class first, clients that had their share after the others
+//!    (`scheduler::shares`), short prompts before long ones.
 //!    One answer that has the step to itself brings a draft of what it is likely to say next, where measured times say that it
 //!    pays (`scheduler::draft`, `scheduler::drafting`); what the model does not say is taken back at once.
 //! 6. After a step new prefixes are published in the tree, tokens are sampled, text leaves as [`request::Event`]s
@@ -70,6 +70,8 @@
 //!   (but for one segment on its way to disk, and for profiles on a disk whose budget was made smaller than they are), and what
 //!   stands behind a saved prefix is held no longer than that ([`kv::Tiers`]). Checked after every operation where debug
 //!   assertions are on ([`kv::Cache::check`]).
+//! - What one set of adapters and scales computed is used under that set alone, whoever asks: each has roots of its own, in the cells
+//!   and in every tier ([`kv::Holder`]). A step is computed under one set (`scheduler::turns`).
 //! - A leaf's sequence id owns the cells of its whole path; inner nodes have none.
 //! - A private prefix is matched by its owner alone; only configured pins, and those asked for on this machine as public, are the
 //!   whole house's.
@@ -84,8 +86,8 @@
 //! - Nothing is truncated silently. Prompt text is in no log and no table. What changes of it, what `hob pin add` was given, and
 //!   the token ids beside saved K/V lie in files for hob's user alone.
 //! - The middle (`prompt`'s parts but for `asked`, `kept`, `store`, `moment` and `pinned_day`, all of `kv`, and of the
-//!   scheduler `batch`, `shares`, `queue`, `draft` and `emission`) does no IO and reads no clock; each thread owns its state;
-//!   no mutex on the way of a token.
+//!   scheduler `batch`, `turns`, `shares`, `queue`, `draft` and `emission`) does no IO and reads no clock; each thread owns its
+//!   state; no mutex on the way of a token.
 //! - Only `engine::llama` names llama.cpp, only `telemetry` SQLite, only `http` hyper and axum. `tests/it/tidy.rs` enforces it.
 
 pub mod commands;

@@ -3,7 +3,11 @@
 //! A *request* is one client's question with everything that belongs to it; an *event* is one piece of its answer.
 //! Nothing here knows a wire format (`http/` does) or a sequence id (`scheduler/` does).
 
+mod adapters;
+
 use std::time::Duration;
+
+pub use adapters::{AdapterSet, AdapterWish, N_ADAPTERS_MAX, Scale, WhichAdapter};
 
 /// One entry of the model's vocabulary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -114,7 +118,7 @@ impl Client {
 const CLIENT_BYTES: usize = 16;
 
 /// Who may match a held prefix: everybody, or one (client, salt) alone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Owner {
     /// Configured pins belong to the house.
     Public,
@@ -232,6 +236,8 @@ pub struct Wanted {
     pub thinking: Thinking,
     /// Names that the template may ask for, each with a JSON text.
     pub template_args: Vec<(String, String)>,
+    /// Adapters that count for it; `None`: its profile's, else those in force by default.
+    pub adapters: Option<Vec<AdapterWish>>,
 }
 
 /// Whether the answer calls a tool.
@@ -443,6 +449,8 @@ pub enum MissCause {
     Model,
     /// It lay on disk, in another number format of K and V.
     KvType,
+    /// It is held, or lay on disk, computed under other adapters or scales.
+    Adapter,
     /// It lay on disk, written by another version or under other settings.
     Settings,
 }
@@ -461,6 +469,7 @@ impl MissCause {
             MissCause::TooLarge => "too_large",
             MissCause::Model => "model",
             MissCause::KvType => "kv_type",
+            MissCause::Adapter => "adapter",
             MissCause::Settings => "settings",
         }
     }

@@ -143,6 +143,7 @@ impl Answer {
                 max_tokens: planned.max_tokens,
                 stop: stop.clone(),
                 owner,
+                adapters: planned.adapters,
                 priority,
                 received: received.into_std(),
                 label: Label {

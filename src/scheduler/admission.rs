@@ -73,7 +73,7 @@ impl<E: Engine> Scheduler<E> {
         }
         // Behind what it had in common with its leader, it may have been saved itself.
         let Running { sequence, .. } = &self.running[index];
-        match self.cache.restorable(sequence.owner, sequence.reusable()) {
+        match self.cache.restorable(sequence.holder, sequence.reusable()) {
             Some(restorable) if !restorable.is_faster => {
                 self.tell_slower(restorable);
                 self.tell_admitted(index, MissCause::RestoreSlower);
@@ -140,9 +140,9 @@ impl<E: Engine> Scheduler<E> {
     fn as_waiting(&self, sequence: &Sequence<E::Sampler>) -> Waiting {
         Waiting {
             priority: sequence.priority,
-            n_running: self.n_running(sequence.owner),
+            n_running: self.n_running(sequence.holder.owner),
             was_running: sequence.was_running,
-            share: self.shares.of(sequence.owner.client()),
+            share: self.shares.of(sequence.holder.owner.client()),
             key: sequence.key,
         }
     }
@@ -150,7 +150,7 @@ impl<E: Engine> Scheduler<E> {
     /// Answers in progress of the client of `owner`.
     fn n_running(&self, owner: Owner) -> usize {
         let answers = self.running.iter().filter(|running| !running.sequence.is_warming());
-        answers.filter(|running| running.sequence.owner.is_client_of(owner)).count()
+        answers.filter(|running| running.sequence.holder.owner.is_client_of(owner)).count()
     }
 
     /// The running answer whose place `newcomer` takes, if it may take one.
@@ -160,7 +160,7 @@ impl<E: Engine> Scheduler<E> {
             .map(|(index, Running { sequence, .. })| {
                 let place = Place {
                     priority: sequence.priority,
-                    n_running: self.n_running(sequence.owner),
+                    n_running: self.n_running(sequence.holder.owner),
                     has_spoken: sequence.has_spoken(),
                     is_kept: sequence.keeps_place,
                 };
@@ -192,17 +192,17 @@ impl<E: Engine> Scheduler<E> {
             return None;
         }
         if self.cache.is_shared()
-            && let Some(pin) = self.pins.cold_prefix_of(sequence.owner, &sequence.tokens)
+            && let Some(pin) = self.pins.cold_prefix_of(sequence.holder, &sequence.tokens)
         {
             self.start_warming(pin);
         }
         loop {
-            let n_hit = self.cache.find(sequence.owner, sequence.reusable());
+            let n_hit = self.cache.find(sequence.holder, sequence.reusable());
             let follows = self.find_leader(&sequence, n_hit, self.running.len());
             // A follower takes what its leader computes first, and is restored behind that.
             let found = match follows {
                 Some(_) => None,
-                None => self.cache.restorable(sequence.owner, sequence.reusable()),
+                None => self.cache.restorable(sequence.holder, sequence.reusable()),
             };
             let restorable = found.filter(|found| found.is_faster);
             let slower = found.filter(|found| !found.is_faster);
@@ -261,7 +261,7 @@ impl<E: Engine> Scheduler<E> {
         let n_needed = |n_hit: usize| (n_tokens + n_first).min(n_cells).saturating_sub(n_hit.max(n_led));
         let reusable = sequence.reusable();
         let held = restorable.map_or(reusable, |restorable| &reusable[..restorable.n_stand]);
-        self.cache.stand(&mut self.engine, sequence.owner, held, n_needed).map_err(|error| error.to_string())
+        self.cache.stand(&mut self.engine, sequence.holder, held, n_needed).map_err(|error| error.to_string())
     }
 
     fn start(
@@ -299,7 +299,7 @@ impl<E: Engine> Scheduler<E> {
 
     pub(super) fn miss_cause(&self, sequence: &Sequence<E::Sampler>) -> MissCause {
         let last_cut = sequence.cuts.last().copied().unwrap_or(0);
-        self.cache.miss_cause(sequence.owner, &sequence.tokens, last_cut)
+        self.cache.miss_cause(sequence.holder, &sequence.tokens, last_cut)
     }
 
     /// Tells the client what it did not have to wait for; a follower hears it when its leader is done.
@@ -311,13 +311,13 @@ impl<E: Engine> Scheduler<E> {
         let n_restored = (sequence.n_from_ram + sequence.n_from_disk).min(n_cached);
         if let Work::Answer(answer) = &mut sequence.work {
             if answer.cache.is_none()
-                && let Some(missed) = self.cache.missed(sequence.owner, &sequence.tokens, n_cached)
+                && let Some(missed) = self.cache.missed(sequence.holder, &sequence.tokens, n_cached)
             {
                 let (n_tokens, n_more_bytes) = (missed.n_tokens, missed.n_more_bytes);
                 (self.record)(Record::Missed(MissedRecord { n_tokens, n_more_bytes }));
             }
             answer.admit(CacheUse { n_prompt, n_cached, n_restored, cause }, Instant::now());
-            self.pins.count_hit(sequence.owner, &sequence.tokens, n_cached);
+            self.pins.count_hit(sequence.holder, &sequence.tokens, n_cached);
         }
     }
 
@@ -328,7 +328,7 @@ impl<E: Engine> Scheduler<E> {
         }
         let reusable = sequence.reusable();
         let leaders = self.running[..end].iter().filter(|leader| {
-            sequence.owner.may_see(leader.sequence.owner)
+            sequence.holder.may_see(leader.sequence.holder)
                 && leader.sequence.tokens.len() == leader.sequence.n_prompt
                 && leader.n_past() <= n_hit
         });
@@ -346,11 +346,11 @@ impl<E: Engine> Scheduler<E> {
     /// Starts to warm a cold pin, if it fits without taking anything from running sequences.
     fn start_warming(&mut self, index: usize) -> bool {
         let pin = self.pins.start(index);
-        let (owner, prompt) = (pin.owner, pin.prompt.clone());
+        let (holder, prompt) = (pin.holder(), pin.prompt.clone());
         self.next_key += 1;
-        let mut sequence = Sequence::warming(self.next_key, index, owner, prompt);
-        let n_hit = self.cache.find(sequence.owner, &sequence.tokens);
-        let found = self.cache.restorable(sequence.owner, &sequence.tokens);
+        let mut sequence = Sequence::warming(self.next_key, index, holder, prompt);
+        let n_hit = self.cache.find(sequence.holder, &sequence.tokens);
+        let found = self.cache.restorable(sequence.holder, &sequence.tokens);
         let restorable = found.filter(|found| found.is_faster);
         if restorable.is_none() {
             let cause = self.miss_cause(&sequence);

@@ -59,12 +59,12 @@ impl<E: Engine> Scheduler<E> {
         let mut n_ended = 0;
         for index in (0..self.running.len()).rev() {
             let sequence = &self.running[index].sequence;
-            if !sequence.is_warming() && is_meant(sequence.owner) {
+            if !sequence.is_warming() && is_meant(sequence.holder.owner) {
                 self.finish(index, Finish::Error, Some(FORGOTTEN.to_owned()));
                 n_ended += 1;
             }
         }
-        for sequence in self.take_waiting(|sequence| is_meant(sequence.owner)) {
+        for sequence in self.take_waiting(|sequence| is_meant(sequence.holder.owner)) {
             self.end(sequence, Finish::Error, Some(FORGOTTEN.to_owned()));
             n_ended += 1;
         }

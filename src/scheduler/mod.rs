@@ -2,10 +2,10 @@
 //!
 //! A *step* is one `decode` call: a token for every decoding sequence, then prefill chunks under the token budget.
 //! This file is the door: what others send in and what they can watch. It decides nothing. Inside, `batch` (who joins a step),
-//! `shares` (how much each client had), `queue` (who is next), `draft` (what it may compute ahead) and `emission` (what text
-//! may leave) are pure, `drafting` puts drafts into steps, `sequence` is one request's life, `pins` their state, `pinning` how
-//! they come and go, `admission` says who runs, `saving` and `restoring` copy out of the cells and back beside the steps,
-//! `disk` is the door to files, `forgetting` what goes on demand, `step` is the loop.
+//! `turns` (under which adapters), `shares` (how much each client had), `queue` (who is next), `draft` (what it may compute
+//! ahead) and `emission` (what text may leave) are pure, `drafting` puts drafts into steps, `sequence` is one request's life,
+//! `pins` their state, `pinning` how they come and go, `admission` says who runs, `saving` and `restoring` copy out of the cells
+//! and back beside the steps, `disk` is the door to files, `forgetting` what goes on demand, `step` is the loop.
 
 mod admission;
 mod batch;
@@ -24,6 +24,7 @@ mod shares;
 mod step;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,8 +41,8 @@ use crate::kv::budget::n_seq_max;
 use crate::kv::learned::Learned;
 use crate::kv::tiers::{Held, Tiers};
 pub use crate::kv::{Budgets, Cells};
-use crate::kv::{Cache, PinsTooLarge};
-use crate::request::{Event, MissCause, Owner, Priority, Sampling, TokenPrompt};
+use crate::kv::{Cache, Holder, PinsTooLarge};
+use crate::request::{AdapterSet, Event, MissCause, Owner, Priority, Sampling, TokenPrompt};
 use crate::snapshots::Report;
 use crate::telemetry::Record;
 
@@ -55,6 +56,8 @@ pub struct Submission {
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
     pub owner: Owner,
+    /// What it is computed under; each of them was loaded with the model.
+    pub adapters: AdapterSet,
     pub priority: Priority,
     /// When the request was read: TTFT counts from here.
     pub received: Instant,
@@ -71,14 +74,20 @@ pub struct Pin {
     pub prompt: TokenPrompt,
     /// Whose requests may stand on it.
     pub owner: Owner,
+    /// What it is computed under: only requests under the same may stand on it.
+    pub adapters: AdapterSet,
     /// The configuration names it: it is not taken away, and a start without room for it is refused.
     pub is_configured: bool,
 }
 
 impl Pin {
-    /// A configured one, which everybody may use.
+    /// A configured one, which everybody may use, under no adapter.
     pub fn of_house(name: impl Into<String>, prompt: TokenPrompt) -> Pin {
-        Pin { name: name.into(), prompt, owner: Owner::Public, is_configured: true }
+        Pin { name: name.into(), prompt, owner: Owner::Public, adapters: AdapterSet::NONE, is_configured: true }
+    }
+
+    fn holder(&self) -> Holder {
+        Holder { owner: self.owner, adapters: self.adapters }
     }
 }
 
@@ -118,6 +127,8 @@ pub struct Status {
     pub n_tokens_ahead: usize,
     /// Measured prefill speed, 0 until something was computed.
     pub prefill_tokens_per_second: u64,
+    /// How often other adapters came into force.
+    pub n_adapter_switches: u64,
     /// What lies below the cells, and what may.
     pub lower: Held,
     pub lower_budgets: Budgets,
@@ -406,6 +417,7 @@ fn open<M: Model>(
             Speculation::Measured => Some(draft::Costs::untried()),
             Speculation::Free => Some(draft::Costs::free()),
         },
+        turns: turns::Turns::default(),
         next_key: 0,
         n_steps: 0,
         n_chunked: 0,

@@ -48,7 +48,7 @@ pub(super) struct Reads {
 impl Reads {
     /// Gives up what came of owners that are meant.
     pub(super) fn forget(&mut self, is_meant: impl Fn(Owner) -> bool) {
-        self.arrived.take_if(|segment| is_meant(segment.header.owner));
+        self.arrived.take_if(|segment| is_meant(segment.header.holder.owner));
     }
 }
 

@@ -13,10 +13,8 @@ use super::draft::Drafter;
 use super::emission::Emission;
 use super::restoring::Restoring;
 use crate::engine::AnswerRules;
-use crate::kv::Standing;
-use crate::request::{
-    CacheUse, Done, Event, Finish, Owner, Priority, Sampling, Timings, Token, TokenLogprob, TokenPrompt,
-};
+use crate::kv::{Holder, Standing};
+use crate::request::{CacheUse, Done, Event, Finish, Priority, Sampling, Timings, Token, TokenLogprob, TokenPrompt};
 use crate::telemetry::{Label, RequestRecord};
 
 /// Cells promised at admission for the answer; an answer that is longer asks for more, `GROWTH` at a time.
@@ -37,7 +35,8 @@ const CHECKPOINT_MIN: usize = 64;
 pub(super) struct Sequence<S> {
     /// Unique for the daemon's life; followers name their leader by it.
     pub(super) key: u64,
-    pub(super) owner: Owner,
+    /// Whose it is, and the adapters that it is computed under.
+    pub(super) holder: Holder,
     pub(super) priority: Priority,
     /// Prompt and generated tokens. The first `n_past` are computed.
     pub(super) tokens: Vec<Token>,
@@ -134,7 +133,7 @@ impl<S> Sequence<S> {
         };
         Sequence {
             key,
-            owner: submission.owner,
+            holder: Holder { owner: submission.owner, adapters: submission.adapters },
             priority: submission.priority,
             n_prompt: submission.prompt.tokens.len(),
             tokens: submission.prompt.tokens,
@@ -152,11 +151,11 @@ impl<S> Sequence<S> {
         }
     }
 
-    pub(super) fn warming(key: u64, pin: usize, owner: Owner, prompt: TokenPrompt) -> Sequence<S> {
+    pub(super) fn warming(key: u64, pin: usize, holder: Holder, prompt: TokenPrompt) -> Sequence<S> {
         let TokenPrompt { tokens, cuts } = prompt;
         Sequence {
             key,
-            owner,
+            holder,
             priority: Priority::Background,
             n_prompt: tokens.len(),
             tokens,

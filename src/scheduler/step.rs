@@ -19,6 +19,7 @@ use super::restoring::Reads;
 use super::saving::Savings;
 use super::sequence::{Running, Sequence, Work};
 use super::shares::Shares;
+use super::turns::Turns;
 use super::{Command, Recorder, Status};
 use crate::engine::logprobs::logprobs;
 use crate::engine::{AnswerRules, Batch, BatchToken, DecodeError, Engine, Vocab};
@@ -65,6 +66,7 @@ pub(super) struct Scheduler<E: Engine> {
     pub(super) speed: Speed,
     /// What drafts cost; `None`: none are made.
     pub(super) drafts: Option<Costs>,
+    pub(super) turns: Turns,
     pub(super) next_key: u64,
     pub(super) n_steps: u64,
     /// Steps that computed a chunk.
@@ -179,7 +181,7 @@ impl<E: Engine> Scheduler<E> {
             Command::Submit(submissions) => {
                 for submission in submissions {
                     let mut sequence = Sequence::answer(self.take_key(), submission, Instant::now());
-                    let n_held = self.cache.find(sequence.owner, sequence.reusable());
+                    let n_held = self.cache.find(sequence.holder, sequence.reusable());
                     sequence.n_ahead = sequence.tokens.len() - n_held;
                     self.waiting.push(sequence);
                 }
@@ -259,7 +261,7 @@ impl<E: Engine> Scheduler<E> {
         let (rewinds, priorities) = (self.cache.rewinds(), self.priorities());
         let candidate = |(index, running): (usize, &Running<E::Sampler>)| {
             let candidate = running.sequence.candidate(index, running.n_past(), rewinds)?;
-            let share = self.shares.of(running.sequence.owner.client());
+            let share = self.shares.of(running.sequence.holder.owner.client());
             Some(batch::Candidate { priority: priorities[index], share, ..candidate })
         };
         self.running.iter().enumerate().filter_map(candidate).collect()
@@ -275,7 +277,7 @@ impl<E: Engine> Scheduler<E> {
     fn attend(&mut self) {
         let running = self.running.iter().filter(|running| !running.sequence.is_decoding(running.n_past()));
         let all = running.map(|running| &running.sequence).chain(&self.waiting);
-        self.shares.attend(all.map(|sequence| sequence.owner.client()));
+        self.shares.attend(all.map(|sequence| sequence.holder.owner.client()));
     }
 
     /// Counts the chunks among `parts`, and for whom they are.
@@ -285,7 +287,7 @@ impl<E: Engine> Scheduler<E> {
             let running = &self.running[part.index];
             if !running.sequence.is_decoding(running.n_past()) {
                 self.is_after_chunk = true;
-                self.shares.charge(running.sequence.owner.client(), part.n);
+                self.shares.charge(running.sequence.holder.owner.client(), part.n);
             }
         }
         self.n_chunked += u64::from(self.is_after_chunk);
@@ -293,8 +295,17 @@ impl<E: Engine> Scheduler<E> {
 
     /// Computes one batch and gives out what it brought; the number of prompt tokens in it.
     fn step(&mut self, n_copied: usize) -> usize {
-        let mut parts = batch::fill(&self.candidates(), self.next_step(n_copied));
+        let mut candidates = self.candidates();
+        let adapters_of = |candidate: &batch::Candidate| self.running[candidate.index].sequence.holder.adapters;
+        let ready: Vec<_> = candidates.iter().map(|candidate| (adapters_of(candidate), candidate.priority)).collect();
+        let adapters = self.turns.next(&ready, Instant::now());
+        candidates.retain(|candidate| adapters_of(candidate) == adapters);
+        let mut parts = batch::fill(&candidates, self.next_step(n_copied));
         if parts.is_empty() {
+            return 0;
+        }
+        if let Err(error) = self.engine.set_adapters(adapters) {
+            self.fail_all(&parts.iter().map(|part| part.index).collect::<Vec<_>>(), &error.to_string());
             return 0;
         }
         self.n_steps += 1;
@@ -368,8 +379,8 @@ impl<E: Engine> Scheduler<E> {
             let is_saved = !self.cache.is_shared() && !sequence.is_background();
             if is_saved && (n_past == sequence.n_prompt || sequence.cuts.contains(&n_past)) {
                 let last_cut = sequence.cuts.last().copied().unwrap_or(0);
-                let (owner, tokens) = (sequence.owner, &sequence.tokens[..n_past]);
-                self.cache.save_whole(&mut self.engine, owner, standing.seq, tokens, last_cut, Reuse::Once);
+                let (holder, tokens) = (sequence.holder, &sequence.tokens[..n_past]);
+                self.cache.save_whole(&mut self.engine, holder, standing.seq, tokens, last_cut, Reuse::Once);
             }
             if sequence.checkpoint_at() == Some(n_past) {
                 self.cache.checkpoint(&mut self.engine, standing);
@@ -488,10 +499,10 @@ impl<E: Engine> Scheduler<E> {
             (Work::Answer(_), Finish::Error) => self.cache.abandon(&mut self.engine, standing, computed),
             (Work::Answer(_), _) => {
                 self.cache.leave_for(&mut self.engine, standing, computed, sequence.is_background());
-                let owner = sequence.owner;
+                let holder = sequence.holder;
                 if !sequence.is_background() && self.cache.is_shared() && self.cache.saves() {
-                    self.learn(owner, &sequence.tokens[..sequence.n_prompt], &sequence.cuts);
-                    self.save_later(owner, &sequence.tokens[..n_past], &sequence.cuts, Kept::Private);
+                    self.learn(holder, &sequence.tokens[..sequence.n_prompt], &sequence.cuts);
+                    self.save_later(holder, &sequence.tokens[..n_past], &sequence.cuts, Kept::Private);
                 }
             }
         }
@@ -564,6 +575,7 @@ impl<E: Engine> Scheduler<E> {
             n_waiting: self.waiting.len(),
             n_tokens_ahead: running.chain(queued).sum(),
             prefill_tokens_per_second: self.speed.tokens_per_second as u64,
+            n_adapter_switches: self.turns.n_switches(),
             lower: self.cache.tiers().held(),
             lower_budgets: self.cache.tiers().budgets(),
         };

@@ -132,6 +132,7 @@ impl House {
             max_tokens: Some(max_tokens),
             stop: vec![],
             owner,
+            adapters: AdapterSet::NONE,
             priority: Priority::default(),
             received: Instant::now(),
             label: Default::default(),

@@ -32,7 +32,7 @@ use crate::prompt::{
     Section, Spoken, ToolsUse, Volatility,
 };
 use crate::request::{
-    CacheUse, Done, Event, Finish, LayoutMode, MissCause, Owner, Request, Timings, Token, TokenPrompt,
+    AdapterSet, CacheUse, Done, Event, Finish, LayoutMode, MissCause, Owner, Request, Timings, Token, TokenPrompt,
 };
 use crate::scheduler::{Forgotten, Status, Submission, SubmitError};
 use crate::telemetry::{ReadError, RequestRow, Wanted};
@@ -151,6 +151,7 @@ impl House for Fake {
                     .then_some(Gain { from: 4, to: Some(10).filter(|_| mode == LayoutMode::Observe) }),
                 profile: Some("house".to_owned()),
                 max_tokens,
+                adapters: AdapterSet::NONE,
                 rules: Arc::default(),
                 reader,
                 opening: "assistant\n".to_owned(),

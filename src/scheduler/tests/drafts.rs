@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::stepped::{Asked, Client, Stepped};
 use super::*;
 use crate::kv::EvictionCause;
+use crate::request::Scale;
 
 /// Says what it said eight tokens before, mostly.
 const REPEATING: (usize, u64) = (8, 12);
@@ -14,7 +15,8 @@ const PROMPT: &str = "kitchen kitchen kitchen ";
 
 fn stepped(n_cells: usize, speculation: Speculation, attention: Attention) -> Stepped {
     let repeats = Some(REPEATING);
-    Stepped::start(Setup { n_cells, parallel: 3, queue: 64, attention, speculation, repeats, ..Setup::default() })
+    let setup = Setup { n_cells, parallel: 3, queue: 64, attention, speculation, repeats, ..Setup::default() };
+    Stepped::start(setup)
 }
 
 impl Stepped {
@@ -52,13 +54,21 @@ enum Op {
 
 fn asked() -> impl Strategy<Value = Asked> {
     let owner = prop_oneof![Just(ALICE), Just(BOB)];
+    let adapters = prop_oneof![Just(AdapterSet::NONE), Just(AdapterSet::NONE.with(0, Scale::ONE))];
     // At most 72 tokens, so that each fits its 160 cells with all it may say. Periods of eight and others, so that the answers repeat and deviate.
     let prompt = prop_oneof!["[a-c]{8,40}", "(kitchen |bedroom |on off ){3,8}", "[a-z]{20,60}"];
     let seed = proptest::option::of(1..9u32);
     let stop = proptest::option::of("[a-z]{1,3}").prop_map(|stop| stop.into_iter().collect());
-    (owner, prompt, 1..80usize, seed, stop, 4..24usize).prop_map(|(owner, prompt, max_tokens, seed, stop, capacity)| {
-        Asked { owner, seed, stop, capacity, ..Asked::new(&prompt, max_tokens) }
-    })
+    (owner, adapters, prompt, 1..80usize, seed, stop, 4..24usize).prop_map(
+        |(owner, adapters, prompt, max_tokens, seed, stop, capacity)| Asked {
+            owner,
+            adapters,
+            seed,
+            stop,
+            capacity,
+            ..Asked::new(&prompt, max_tokens)
+        },
+    )
 }
 
 fn op() -> impl Strategy<Value = Op> {

@@ -27,6 +27,7 @@ pub(super) struct Client {
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) owner: Owner,
+    pub(super) adapters: AdapterSet,
     pub(super) priority: Priority,
     pub(super) prompt: String,
     pub(super) max_tokens: usize,
@@ -40,14 +41,15 @@ impl Asked {
     pub(super) fn new(prompt: &str, max_tokens: usize) -> Asked {
         let (owner, prompt) = (ALICE, prompt.to_owned());
         let priority = Priority::default();
-        Asked { owner, priority, prompt, max_tokens, seed: None, stop: vec![], capacity: 64 }
+        let adapters = AdapterSet::NONE;
+        Asked { owner, adapters, priority, prompt, max_tokens, seed: None, stop: vec![], capacity: 64 }
     }
 }
 
 impl Stepped {
     /// What `setup` records is kept in `records`.
     pub(super) fn start(setup: Setup) -> Stepped {
-        let mut model = SimulatedModel::new().attention(setup.attention);
+        let mut model = SimulatedModel::new().attention(setup.attention).adapters(1);
         if let Some((period, odds)) = setup.repeats {
             model = model.repeating(period, odds);
         }
@@ -82,6 +84,7 @@ impl Stepped {
             max_tokens: Some(asked.max_tokens),
             stop: asked.stop.clone(),
             owner: asked.owner,
+            adapters: asked.adapters,
             priority: asked.priority,
             received: Instant::now(),
             label: Default::default(),

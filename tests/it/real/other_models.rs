@@ -93,9 +93,7 @@ fn models_qwen_shares_its_tools_and_computes_what_it_computes_alone() {
         name: "house".to_owned(),
         system: "You keep this house.".to_owned(),
         tools: vec![tool.to_owned()],
-        documents: vec![],
-        max_tokens: None,
-        thinking: None,
+        ..Profile::default()
     };
     let mut planner = Planner::new(model.vocab(), model.template(), "qwen".to_owned(), vec![profile]).unwrap();
     assert!(!planner.tools_by_fallback(), "the template has a place for tools");

@@ -126,10 +126,8 @@ fn five_questions_to_one_document_compute_the_document_once() {
     let profile = Profile {
         name: "house".to_owned(),
         system: "You answer questions about this house from its handbook.".to_owned(),
-        tools: vec![],
         documents: vec![handbook],
-        max_tokens: None,
-        thinking: None,
+        ..Profile::default()
     };
     let model = smollm2();
     let mut planner = Planner::new(model.vocab(), model.template(), "tiny".to_owned(), vec![profile]).unwrap();

@@ -141,6 +141,7 @@ fn ask(handle: &SchedulerHandle, prompt: TokenPrompt) -> Answer {
         max_tokens: Some(N_SAID),
         stop: vec![],
         owner: ALICE,
+        adapters: Default::default(),
         priority: Priority::default(),
         received: Instant::now(),
         label: Default::default(),
