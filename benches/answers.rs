@@ -10,7 +10,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use hob::engine::Model;
 use hob::engine::llama::{LoadedModel, Weights};
 use hob::prompt::{Moment, Planner};
-use hob::request::{Client, Dialect, LayoutMode, Message, Request, Role, Sampling, ToolChoice, Wanted};
+use hob::request::{Client, Dialect, LayoutMode, Message, Priority, Request, Role, Sampling, ToolChoice, Wanted};
 use serde_json::Value;
 
 const RECORDED: &str = include_str!("../tests/it/fixtures/home-assistant/llama_cpp.jsonl");
@@ -34,7 +34,7 @@ fn request(tools: Vec<String>, tool_choice: ToolChoice) -> Request {
         client: Client { name: "bench".into(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: Some(LayoutMode::Off),
-        is_background: false,
+        priority: Priority::default(),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use hob::engine::{ChatTemplate, EngineError, PreparedTemplate, Special, Vocab};
 use hob::prompt::{Layout, Moment, Planner};
-use hob::request::{Client, Dialect, LayoutMode, Message, Request, Role, Sampling, Token, ToolCall, Wanted};
+use hob::request::{Client, Dialect, LayoutMode, Message, Priority, Request, Role, Sampling, Token, ToolCall, Wanted};
 
 /// Words as tokens, with as many control tokens as Llama 3 has.
 struct Words(Vec<(Token, String)>);
@@ -115,7 +115,7 @@ fn household(system_start: &str) -> Request {
         client: Client { name: "bench".into(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
-        is_background: false,
+        priority: Priority::default(),
     }
 }
 

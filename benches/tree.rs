@@ -7,7 +7,7 @@ fn find(criterion: &mut Criterion) {
     let (tree, prompts) = full_tree();
     let mut prompts = prompts.iter().cycle();
     criterion.bench_function(&format!("find among {N_HELD} held tokens"), |bencher| {
-        bencher.iter(|| prompts.next().map(|(owner, tokens)| tree.find(*owner, tokens)))
+        bencher.iter(|| prompts.next().map(|(owner, tokens)| tree.find((*owner).into(), tokens)))
     });
 }
 

@@ -121,6 +121,7 @@ impl Daemon {
         let live = Sources::start(live.map(|profile| (profile.name.clone(), profile.live.clone())).collect())?;
         let planner = Planner::new(model.vocab(), model.template(), config.model.name.clone(), profiles)?;
         let planner = planner.with_house_live(house_live(config, live.readings()));
+        let planner = planner.with_adapters(config.model.known_adapters());
         let mut planner = planner.with_layout(Layout {
             mode: config.layout.mode,
             n_context_tokens: config.model.context,
@@ -242,6 +243,10 @@ impl House for Rooms {
         Box::pin(self.planner.plan(request))
     }
 
+    fn count(&self, request: Request) -> BoxFuture<'_, Result<usize, PlanFailure>> {
+        Box::pin(self.planner.count(request))
+    }
+
     fn remember(&self, spoken: Spoken) {
         self.planner.remember(spoken);
     }
@@ -330,7 +335,8 @@ fn card<M: Model>(config: &Config, model: &M) -> ModelCard {
 }
 
 fn pin(head: Head) -> Pin {
-    Pin { name: head.name, prompt: head.prompt, owner: head.owner, is_configured: head.is_configured }
+    let Head { name, prompt, owner, adapters, is_configured, sections: _ } = head;
+    Pin { name, prompt, owner, adapters, is_configured }
 }
 
 /// What the planner reads of a profile's live entries: the last readings, whatever is being read now.
@@ -393,7 +399,7 @@ mod tests {
 
     use super::*;
     use crate::engine::simulated::SimulatedModel;
-    use crate::request::{Sampling, Token, TokenPrompt};
+    use crate::request::{AdapterSet, Priority, Sampling, Token, TokenPrompt};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_thread_that_ends_by_itself_ends_the_daemon() {
@@ -417,7 +423,8 @@ mod tests {
             max_tokens: Some(1),
             stop: vec![],
             owner: Owner::Public,
-            is_background: false,
+            adapters: AdapterSet::NONE,
+            priority: Priority::default(),
             received: Instant::now(),
             label: Default::default(),
             events,

@@ -3,7 +3,11 @@
 //! A *request* is one client's question with everything that belongs to it; an *event* is one piece of its answer.
 //! Nothing here knows a wire format (`http/` does) or a sequence id (`scheduler/` does).
 
+mod adapters;
+
 use std::time::Duration;
+
+pub use adapters::{AdapterSet, AdapterWish, N_ADAPTERS_MAX, Scale, WhichAdapter};
 
 /// One entry of the model's vocabulary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -30,8 +34,7 @@ pub struct Request {
     pub conversation: Option<String>,
     /// The request's own wish; `None`: as configured.
     pub layout: Option<LayoutMode>,
-    /// Nobody waits for it, as for a conversation's title: what it leaves pushes nothing out.
-    pub is_background: bool,
+    pub priority: Priority,
 }
 
 /// What hob may do with what changes in a client's own prompt.
@@ -66,13 +69,15 @@ impl LayoutMode {
     }
 }
 
-/// Whose turn it is when several wait.
+/// Whose turn it is when several wait: higher ones go first, and lower ones give way to them. How, and how nobody starves, say
+/// `scheduler::batch` (steps) and `scheduler::queue` (places).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Priority {
     /// Nobody waits for it, as for a conversation's title: what it leaves pushes nothing out.
     Background,
+    /// Somebody will look at it later.
     Normal,
-    /// Somebody listens.
+    /// Somebody listens or looks on.
     #[default]
     Interactive,
 }
@@ -113,7 +118,7 @@ impl Client {
 const CLIENT_BYTES: usize = 16;
 
 /// Who may match a held prefix: everybody, or one (client, salt) alone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Owner {
     /// Configured pins belong to the house.
     Public,
@@ -128,12 +133,21 @@ impl Owner {
 
     /// Whether both are of one client, whatever its salts.
     pub fn is_client_of(self, other: Owner) -> bool {
-        match (self, other) {
-            (Owner::Private(one), Owner::Private(two)) => one[..CLIENT_BYTES] == two[..CLIENT_BYTES],
-            (one, two) => one == two,
+        self.client() == other.client()
+    }
+
+    /// Whose share of the computing is used, whatever its salts.
+    pub fn client(self) -> ClientId {
+        match self {
+            Owner::Public => ClientId(None),
+            Owner::Private(id) => ClientId(id.first_chunk().copied()),
         }
     }
 }
+
+/// One client, or the house itself.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ClientId(Option<[u8; CLIENT_BYTES]>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dialect {
@@ -222,6 +236,8 @@ pub struct Wanted {
     pub thinking: Thinking,
     /// Names that the template may ask for, each with a JSON text.
     pub template_args: Vec<(String, String)>,
+    /// Adapters that count for it; `None`: its profile's, else those in force by default.
+    pub adapters: Option<Vec<AdapterWish>>,
 }
 
 /// Whether the answer calls a tool.
@@ -433,6 +449,8 @@ pub enum MissCause {
     Model,
     /// It lay on disk, in another number format of K and V.
     KvType,
+    /// It is held, or lay on disk, computed under other adapters or scales.
+    Adapter,
     /// It lay on disk, written by another version or under other settings.
     Settings,
 }
@@ -451,6 +469,7 @@ impl MissCause {
             MissCause::TooLarge => "too_large",
             MissCause::Model => "model",
             MissCause::KvType => "kv_type",
+            MissCause::Adapter => "adapter",
             MissCause::Settings => "settings",
         }
     }
@@ -459,6 +478,8 @@ impl MissCause {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
     pub finish: Finish,
+    /// The stop text that ended it, if one did.
+    pub stop: Option<String>,
     pub cache: CacheUse,
     pub n_generated: usize,
     /// The generated tokens, in order, `n_generated` of them.

@@ -70,6 +70,7 @@ impl Report {
         }
         match read_facts(&path) {
             Ok(facts) => {
+                self.adapters_of(&facts.architecture);
                 let kv_type = self.config.model.kv_type;
                 if let Some(problem) = facts.refusal_of(kv_type) {
                     self.add("model.kv_type", Path::new(kv_type.name()), problem);
@@ -87,6 +88,9 @@ impl Report {
                 self.warnings.extend(plan.warnings);
             }
             Err(PlanError::Engine(EngineError::Load { reason, .. })) => self.add("model.path", &path, reason),
+            Err(PlanError::Engine(EngineError::Adapter { path, reason })) => {
+                self.add("model.adapter", Path::new(&path), reason);
+            }
             Err(PlanError::Engine(EngineError::Template(reason))) => {
                 let template = self.config.model.chat_template.clone().unwrap_or(path);
                 self.add("model.chat_template", &template, reason);
@@ -97,6 +101,19 @@ impl Report {
             }
         }
         self
+    }
+
+    /// Whether each adapter's header says that it is one for such a model; that its weights fit, the load tells.
+    #[cfg(feature = "llama")]
+    fn adapters_of(&mut self, architecture: &str) {
+        use crate::engine::EngineError;
+        use crate::engine::llama::read_adapter;
+
+        for (index, adapter) in self.config.model.adapters.clone().into_iter().enumerate() {
+            if let Err(EngineError::Adapter { reason, .. }) = read_adapter(&adapter.path, architecture) {
+                self.add(&format!("model.adapter[{index}].path"), &adapter.path, reason);
+            }
+        }
     }
 
     /// Adds a fault, unless its key has one: what stands in place of a faulty value is not the user's.
@@ -141,18 +158,28 @@ impl Report {
     }
 
     fn model(&mut self) {
-        let path = self.config.model.path.clone();
+        let adapters = self.config.model.adapters.iter().map(|adapter| adapter.path.clone()).enumerate();
+        let adapters = adapters.map(|(index, path)| (format!("model.adapter[{index}].path"), path));
+        let files: Vec<_> =
+            [("model.path".to_owned(), self.config.model.path.clone())].into_iter().chain(adapters).collect();
+        // One without a path has been told of.
+        for (key, path) in files.iter().filter(|(_, path)| !path.as_os_str().is_empty()) {
+            self.gguf(key, path);
+        }
+    }
+
+    fn gguf(&mut self, key: &str, path: &Path) {
         let mut magic = [0; GGUF_MAGIC.len()];
         // Asked before opening: to open a pipe would wait for its writer.
         let read = path.metadata().and_then(|metadata| match metadata.is_file() {
-            true => std::fs::File::open(&path)?.read_exact(&mut magic),
+            true => std::fs::File::open(path)?.read_exact(&mut magic),
             false => Ok(()),
         });
         match read {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
-                self.add("model.path", &path, format!("cannot be read: {error}; must be a GGUF file"));
+                self.add(key, path, format!("cannot be read: {error}; must be a GGUF file"));
             }
-            _ if magic != *GGUF_MAGIC => self.add("model.path", &path, "is not a GGUF file"),
+            _ if magic != *GGUF_MAGIC => self.add(key, path, "is not a GGUF file"),
             _ => {}
         }
     }
@@ -358,6 +385,27 @@ mod tests {
         }
         let (_folder, report) = house(&[], "model.path = \".\"");
         assert_eq!(report.faults[0].problem, "is not a GGUF file");
+    }
+
+    #[test]
+    fn so_must_an_adapter() {
+        let config = "
+            [[model.adapter]]
+            name = \"butler\"
+            path = \"butler.gguf\"
+            [[model.adapter]]
+            name = \"pirate\"
+            path = \"missing.gguf\"
+            [[model.adapter]]
+            name = \"cook\"
+            path = \"cook.gguf\"
+        ";
+        let files = [("model.gguf", "GGUF"), ("butler.gguf", "safetensors"), ("cook.gguf", "GGUF")];
+        let (folder, report) = house(&files, config);
+        insta::assert_snapshot!(printed(&folder, &report, Format::Plain), @r#"
+        HOME/config.toml: model.adapter[0].path = "HOME/butler.gguf": is not a GGUF file
+        HOME/config.toml: model.adapter[1].path = "HOME/missing.gguf": cannot be read: No such file or directory (os error 2); must be a GGUF file
+        "#);
     }
 
     #[test]

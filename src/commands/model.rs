@@ -1,6 +1,6 @@
 //! Loading the configured model, with progress for whoever waits.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::{Config, read_text};
@@ -25,7 +25,9 @@ fn load_as(
     progress: impl FnMut(f32) + 'static,
 ) -> Result<Arc<LoadedModel>, EngineError> {
     let template = config.model.chat_template.as_deref().map(read_template).transpose()?;
-    LoadedModel::load(&config.model.path, weights, template.as_deref(), progress).map(Arc::new)
+    let adapters: Vec<PathBuf> = config.model.adapters.iter().map(|adapter| adapter.path.clone()).collect();
+    let model = LoadedModel::load(&config.model.path, weights, template.as_deref(), progress)?;
+    model.with_adapters(&adapters).map(Arc::new)
 }
 
 fn read_template(path: &Path) -> Result<String, EngineError> {

@@ -82,6 +82,7 @@ fn line(pin: &Value) -> String {
         None => "",
         Some("model") => "; computed again: its file was another model's",
         Some("kv_type") => "; computed again: its file had another kv_type",
+        Some("adapter") => "; computed again: its file was computed under another adapter",
         Some("settings") => "; computed again: its file was written by another version or under other settings",
         Some(_) => "; computed again: its file was damaged or gone",
     };

@@ -18,9 +18,9 @@ use crate::config::{self, Config, ConfigError, Fault};
 use crate::daemon::documents;
 use crate::engine::{EngineError, KvType, Memory, MemoryClass, Model, ModelFacts, Special, Vocab};
 use crate::kv::budget::{LEFT_FOR_REQUESTS, n_seq_max};
-use crate::kv::check_pins;
+use crate::kv::{Holder, check_pins};
 use crate::prompt::{self, Head, Moment, Planner, Profile, PromptError, Section, Volatility};
-use crate::request::{LayoutMode, Owner, Token};
+use crate::request::{LayoutMode, Token};
 use crate::scheduler::n_batch;
 
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +96,17 @@ pub struct ModelPart {
     /// `rewindable`, `guarded`, `checkpointed` or `opaque`.
     pub memory: &'static str,
     pub shares: bool,
+    /// By number.
+    pub adapters: Vec<AdapterPart>,
+}
+
+/// A LoRA adapter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AdapterPart {
+    pub name: String,
+    pub scale: f32,
+    /// It counts where nobody says what does.
+    pub default: bool,
 }
 
 /// What the chat template does.
@@ -184,6 +195,7 @@ pub struct PinsPart {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryPart {
     pub weights: u64,
+    pub adapters: u64,
     pub kv: u64,
     pub compute: u64,
     pub output: u64,
@@ -204,6 +216,12 @@ pub struct Misfit {
     pub remedies: Vec<String>,
 }
 
+impl AdapterPart {
+    fn of(adapter: &config::Adapter) -> AdapterPart {
+        AdapterPart { name: adapter.name.clone(), scale: adapter.scale.get(), default: adapter.is_default }
+    }
+}
+
 impl Plan {
     /// What `profiles` on `model` will cost on a machine that has `machine_bytes` of memory.
     pub fn of<M: Model>(
@@ -214,7 +232,8 @@ impl Plan {
     ) -> Result<Plan, PromptError> {
         let history = documents::order(&config.telemetry.path, &mut profiles, &Moment::now());
         let (facts, vocab) = (model.facts(), model.vocab());
-        let mut planner = Planner::new(vocab.clone(), model.template(), config.model.name.clone(), profiles.clone())?;
+        let planner = Planner::new(vocab.clone(), model.template(), config.model.name.clone(), profiles.clone())?;
+        let mut planner = planner.with_adapters(config.model.known_adapters());
         let heads = planner.pins()?;
         let (parallel, context) = (config.model.parallel, config.model.context);
         let n_seq_max = n_seq_max(parallel, heads.len(), context, facts.n_vocab, |n| model.n_ids(n));
@@ -225,8 +244,9 @@ impl Plan {
         let shares = model.memory() == Memory::Rewindable;
 
         let mut misfits = Vec::new();
-        let tokens: Vec<(Owner, &[Token])> =
-            heads.iter().map(|head| (head.owner, head.prompt.tokens.as_slice())).collect();
+        let holder = |head: &Head| Holder { owner: head.owner, adapters: head.adapters };
+        let tokens: Vec<(Holder, &[Token])> =
+            heads.iter().map(|head| (holder(head), head.prompt.tokens.as_slice())).collect();
         let n_pinned = check_pins(&tokens, n_cells, shares).unwrap_or_else(|too_large| {
             misfits.push(sums.pins_misfit(&config.file, too_large.needed, too_large.missing));
             too_large.needed
@@ -336,6 +356,7 @@ impl Sums<'_> {
             n_context_train: facts.n_context_train,
             memory: class.name(),
             shares: class.memory() == Memory::Rewindable,
+            adapters: self.config.adapters.iter().map(AdapterPart::of).collect(),
         }
     }
 
@@ -408,13 +429,14 @@ impl Sums<'_> {
 
     fn memory(&self, kv_type: KvType, n_cells: usize) -> MemoryPart {
         let n_batch = n_batch(self.config.parallel).min(n_cells) as u64;
-        let weights = self.facts.weight_bytes;
+        let (weights, adapters) = (self.facts.weight_bytes, self.facts.adapter_bytes);
         let kv = n_cells as u64 * self.facts.kv_bytes_per_token(kv_type);
         let compute = self.facts.compute_bytes(n_cells as u64, n_batch);
         let output = self.facts.output_bytes(self.n_ids as u64);
-        let needed = weights + kv + compute + output;
+        let needed = weights + adapters + kv + compute + output;
         let cache_ram = config::that_fits(self.cache.ram, self.machine_bytes, needed);
-        MemoryPart { weights, kv, compute, output, cache_ram, total: needed + cache_ram, machine: self.machine_bytes }
+        let (total, machine) = (needed + cache_ram, self.machine_bytes);
+        MemoryPart { weights, adapters, kv, compute, output, cache_ram, total, machine }
     }
 
     /// Bytes that must be there. What leaves the cells is kept in RAM only where there is some left.

@@ -169,6 +169,7 @@ fn meaning(cause: &str) -> &'static str {
         "model" => "it was kept on disk, and another model had computed it",
         "kv_type" => "it was kept on disk in another number format of K and V (model.kv_type)",
         "settings" => "it was kept on disk by another version or under other settings; the log says which",
+        "adapter" => "it was computed under other adapters or scales (lora), and is of no use under these",
         "too_large" => "it was held, and is larger than what is kept below the cells",
         _ => "this hob has no words for it",
     }

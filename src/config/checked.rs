@@ -52,7 +52,7 @@ pub(super) fn check(raw: Raw, surroundings: &Surroundings, faults: &mut Faults) 
     let cache = checker.cache(raw.cache);
     let layout = checker.layout(raw.layout);
     let telemetry = checker.telemetry(raw.telemetry);
-    let profiles = checker.profiles(raw.profiles, &model.name);
+    let profiles = checker.profiles(raw.profiles, &model);
     let profile_names: Vec<&str> = profiles.iter().map(|profile| profile.name.as_str()).collect();
     server.access.clients = checker.clients(raw.clients, &profile_names, &model.name);
     checker.reach(&server);
@@ -115,6 +115,7 @@ impl Checker<'_> {
             },
             speculate: self.flag("model.speculate", raw.speculate, true),
             chat_template: self.path("model.chat_template", raw.chat_template),
+            adapters: self.adapters("model.adapter", raw.adapter),
         }
     }
 
@@ -152,13 +153,13 @@ impl Checker<'_> {
         }
     }
 
-    fn profiles(&mut self, raw: Vec<RawProfile>, model_name: &str) -> Vec<ProfileFiles> {
+    fn profiles(&mut self, raw: Vec<RawProfile>, model: &Model) -> Vec<ProfileFiles> {
         let mut profiles: Vec<ProfileFiles> = Vec::new();
         for (index, raw) in raw.into_iter().enumerate() {
             let key = |name: &str| format!("profile[{index}].{name}");
             let name = self.name(&key("name"), raw.name);
             match &name {
-                Some(name) if name == model_name => {
+                Some(name) if *name == model.name => {
                     self.faults.value(key("name"), name.as_str(), "is the model's name, too; must be another");
                 }
                 Some(name) => {
@@ -186,6 +187,7 @@ impl Checker<'_> {
                     raw.thinking,
                     &[("auto", None), ("on", Some(true)), ("off", Some(false))],
                 ),
+                adapters: self.adapter_set(&key("adapters"), raw.adapters, &model.adapters),
             });
         }
         profiles

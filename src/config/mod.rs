@@ -4,6 +4,7 @@
 //! accepted, and all are found at once. Paths are made absolute against the file's folder. Loading reads the file alone;
 //! what it names is read by `profile` and by those who use it.
 
+mod adapters;
 mod checked;
 mod client;
 mod fault;
@@ -33,7 +34,8 @@ use self::raw::Raw;
 use self::threads::Processors;
 pub use crate::engine::{Gpu, GpuLayers};
 use crate::engine::{KvType, Threads};
-use crate::request::LayoutMode;
+use crate::prompt::KnownAdapter;
+use crate::request::{AdapterSet, LayoutMode, Scale};
 use crate::sources::Entry;
 
 impl Config {
@@ -180,6 +182,32 @@ pub struct Model {
     pub speculate: bool,
     /// A Jinja file that replaces the model's own template.
     pub chat_template: Option<PathBuf>,
+    /// By number.
+    pub adapters: Vec<Adapter>,
+}
+
+impl Model {
+    /// The adapters as the planner knows them.
+    pub fn known_adapters(&self) -> Vec<KnownAdapter> {
+        let known = |Adapter { name, path: _, scale, is_default }: &Adapter| KnownAdapter {
+            name: name.clone(),
+            scale: *scale,
+            is_default: *is_default,
+        };
+        self.adapters.iter().map(known).collect()
+    }
+}
+
+/// A `[[model.adapter]]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapter {
+    pub name: String,
+    /// A GGUF file.
+    pub path: PathBuf,
+    /// Where a request or a profile names it and gives none.
+    pub scale: Scale,
+    /// It counts where neither request nor profile says what does.
+    pub is_default: bool,
 }
 
 /// What is kept below the cells.
@@ -211,7 +239,7 @@ pub struct Telemetry {
 }
 
 /// A `[[profile]]` as configured: files not read yet.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct ProfileFiles {
     pub name: String,
     pub system: Option<PathBuf>,
@@ -221,6 +249,8 @@ pub struct ProfileFiles {
     pub max_tokens: Option<usize>,
     /// Whether the model thinks; `None`: as its template has it.
     pub thinking: Option<bool>,
+    /// What its requests are computed under that do not say; `None`: the default ones.
+    pub adapters: Option<AdapterSet>,
     /// What stands in front of each question, in this order.
     pub live: Vec<Entry>,
     /// The time does, too.

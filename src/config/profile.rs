@@ -79,6 +79,7 @@ impl Reader<'_> {
             documents: self.documents(&files.documents),
             max_tokens: files.max_tokens,
             thinking: files.thinking,
+            adapters: files.adapters,
         }
     }
 

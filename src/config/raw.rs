@@ -50,6 +50,7 @@ section!(RawModel {
     threads: i64,
     speculate: bool,
     chat_template: String,
+    adapter: Vec<Value>,
 });
 section!(RawCache { dir: String, ram: String, disk: String, learned_pins: f64, keep_days: i64 });
 section!(RawLayout { mode: String });
@@ -61,6 +62,7 @@ section!(RawProfile {
     documents: Vec<String>,
     max_tokens: i64,
     thinking: String,
+    adapters: Vec<String>,
     live: Vec<Value>,
 });
 section!(RawClient {
@@ -72,6 +74,7 @@ section!(RawClient {
     routes: Vec<String>,
     rate: String,
 });
+section!(RawAdapter { name: String, path: String, scale: f64, default: bool });
 section!(RawLive {
     name: String,
     clock: bool,
@@ -141,6 +144,13 @@ impl RawLive {
     /// The entry `name` (`profile[0].live[1]`).
     pub(super) fn read(name: &str, value: Value, faults: &mut Faults) -> RawLive {
         section(name, value, RawLive::KEYS, faults)
+    }
+}
+
+impl RawAdapter {
+    /// The entry `name` (`model.adapter[0]`).
+    pub(super) fn read(name: &str, value: Value, faults: &mut Faults) -> RawAdapter {
+        section(name, value, RawAdapter::KEYS, faults)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is accepted, what is refused, and in which words.
 
-use super::raw::{RawLive, SECTIONS};
+use super::raw::{RawAdapter, RawLive, SECTIONS};
 use super::*;
 use crate::request::Priority;
 use crate::sources::{LoopbackUrl, Source};
@@ -74,6 +74,7 @@ fn the_examples_profile_is_accepted() {
             documents: vec!["documents/*.md".to_owned()],
             max_tokens: Some(512),
             thinking: Some(false),
+            adapters: Some(AdapterSet::NONE.with(0, Scale::ONE)),
             live: vec![Entry {
                 name: "weather".to_owned(),
                 source: Source::Command(vec!["/usr/local/bin/weather".to_owned(), "--short".to_owned()]),
@@ -123,6 +124,7 @@ fn an_empty_file_means_the_defaults() {
             },
             speculate: true,
             chat_template: None,
+            adapters: [],
         },
         cache: Cache {
             folder: "/var/lib/hob/kv",
@@ -218,6 +220,7 @@ fn every_value_can_be_set() {
             chat_template: Some(
                 "/chat.jinja",
             ),
+            adapters: [],
         },
         Telemetry {
             path: "/etc/hob/here.sqlite",
@@ -579,4 +582,86 @@ fn a_file_that_every_user_may_change_is_refused() {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
         assert_eq!(Config::load(&file).is_err(), is_refused, "{mode:o}");
     }
+}
+
+#[test]
+fn adapters_have_their_numbers_in_their_order_and_profiles_name_them() {
+    let config = accepted(
+        r#"
+        [[model.adapter]]
+        name = "butler"
+        path = "butler.gguf"
+        [[model.adapter]]
+        name = "pirate"
+        path = "/lora/pirate.gguf"
+        scale = -0.5
+        default = true
+        [[profile]]
+        name = "house"
+        adapters = ["pirate", "butler"]
+        [[profile]]
+        name = "plain"
+        adapters = []
+        [[profile]]
+        name = "silent"
+        "#,
+    );
+    let half = Scale::new(-0.5).unwrap();
+    let adapter = |name: &str, path: &str, scale, is_default| Adapter {
+        name: name.to_owned(),
+        path: path.into(),
+        scale,
+        is_default,
+    };
+    let expected = [
+        adapter("butler", "/etc/hob/butler.gguf", Scale::ONE, false),
+        adapter("pirate", "/lora/pirate.gguf", half, true),
+    ];
+    assert_eq!(config.model.adapters, expected);
+    let sets: Vec<_> = config.profiles.iter().map(|profile| profile.adapters).collect();
+    let both = AdapterSet::NONE.with(0, Scale::ONE).with(1, half);
+    assert_eq!(sets, [Some(both), Some(AdapterSet::NONE), None]);
+}
+
+#[test]
+fn faults_of_adapters_are_told_with_their_places() {
+    insta::assert_snapshot!(refused(r#"
+        [[model.adapter]]
+        path = "butler.gguf"
+        scale = 11
+        [[model.adapter]]
+        name = "cook"
+        path = 3
+        scale = "strong"
+        [[model.adapter]]
+        name = "cook"
+        pth = "cook.gguf"
+        default = 1
+        [[profile]]
+        name = "house"
+        adapters = ["cook", "waiter"]
+        "#), @r#"
+    config.toml: model.adapter[0].name: is missing: an adapter has a name and a GGUF file
+    config.toml: model.adapter[0].scale = 11.0: must be -10.0 to 10.0
+    config.toml: model.adapter[1].path = 3: must be a text in quotes
+    config.toml: model.adapter[1].scale = "strong": must be -10.0 to 10.0
+    config.toml: model.adapter[2].pth: unknown key; did you mean model.adapter[2].path?
+    config.toml: model.adapter[2].name = "cook": is the name of another adapter, too
+    config.toml: model.adapter[2].path: is missing: an adapter has a name and a GGUF file
+    config.toml: model.adapter[2].default = 1: must be true or false
+    config.toml: profile[0].adapters = "waiter": is the name of no [[model.adapter]]
+    "#);
+    insta::assert_snapshot!(refused("model.adapter = [1]"), @"config.toml: model.adapter[0] = 1: must be a section: write its head as [[model.adapter]]");
+    insta::assert_snapshot!(refused("model.adapter = \"butler.gguf\""), @r#"config.toml: model.adapter = "butler.gguf": must be a list: write its head as [[model.adapter]]"#);
+    let many: String = (0..9).map(|n| format!("[[model.adapter]]\nname = \"a{n}\"\npath = \"a\"\n")).collect();
+    insta::assert_snapshot!(refused(&many), @"config.toml: model.adapter: has 9 entries; must have at most 8");
+}
+
+#[test]
+fn every_key_of_an_adapter_stands_in_the_example() {
+    let example: toml::Table = toml::from_str(&full_example()).unwrap();
+    let keys: Vec<&String> = example["model"]["adapter"][0].as_table().unwrap().keys().collect();
+    let mut expected = RawAdapter::KEYS.to_vec();
+    expected.sort_unstable();
+    assert_eq!(keys, expected);
 }

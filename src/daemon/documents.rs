@@ -111,14 +111,7 @@ mod tests {
 
     fn profile(texts: [(&str, &str); 3]) -> Profile {
         let documents = texts.map(|(title, text)| Document { title: title.into(), text: text.into() });
-        Profile {
-            name: "house".into(),
-            system: String::new(),
-            tools: vec![],
-            documents: documents.into(),
-            max_tokens: None,
-            thinking: None,
-        }
+        Profile { name: "house".into(), documents: documents.into(), ..Profile::default() }
     }
 
     fn shown(profiles: &[Profile]) -> Vec<(&str, &str)> {

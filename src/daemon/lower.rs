@@ -33,6 +33,7 @@ pub(super) struct Settings {
     cache: crate::config::Cache,
     state_folder: PathBuf,
     model: PathBuf,
+    adapters: Vec<PathBuf>,
     kv_type: KvType,
     weight_bytes: u64,
     compute_bytes: u64,
@@ -48,8 +49,9 @@ impl Settings {
             cache: config.cache.clone(),
             state_folder: config.state_folder.clone(),
             model: config.model.path.clone(),
+            adapters: config.model.adapters.iter().map(|adapter| adapter.path.clone()).collect(),
             kv_type: config.model.kv_type,
-            weight_bytes: facts.weight_bytes,
+            weight_bytes: facts.weight_bytes + facts.adapter_bytes,
             compute_bytes: facts.compute_bytes(config.model.context as u64, n_batch),
         }
     }
@@ -57,7 +59,10 @@ impl Settings {
     /// Called when the context stands: what is available then is available to the tiers.
     pub(super) fn open(self, opened: &Opened, reporter: Reporter, running: &mpsc::SyncSender<Running>) -> Lower {
         let ram = self.fit_ram(available_memory());
-        let known = remembered_weights(&self.model, &self.state_folder.join(WEIGHTS));
+        let memory = self.state_folder.join(WEIGHTS);
+        let known = |path: &PathBuf| remembered_weights(path, &memory);
+        let known = self.files().iter().map(known).collect::<Option<Vec<_>>>();
+        let wait = if known.is_some() { SWEEP_WAIT } else { FIRST_WAIT };
         let disk = if self.cache.disk == 0 { None } else { self.open_disk(opened, known, reporter) };
         let disk_budget = if disk.is_some() { self.cache.disk } else { 0 };
         let learned = (disk_budget as f64 * self.cache.learned_pins) as u64;
@@ -66,7 +71,6 @@ impl Settings {
             let _ = running.send((door.clone(), thread));
             Box::new(door) as Box<dyn crate::scheduler::Disk>
         });
-        let wait = if known.is_some() { SWEEP_WAIT } else { FIRST_WAIT };
         Lower { budgets: Budgets { ram, disk: disk_budget, learned }, disk, wait }
     }
 
@@ -89,8 +93,13 @@ impl Settings {
         left
     }
 
-    /// `known`: the weights' hash. Where it has to be read, the thread answers when it has done so.
-    fn open_disk(&self, opened: &Opened, known: Option<blake3::Hash>, reporter: Reporter) -> Option<Running> {
+    /// What the numbers in K/V come from: the model, then its adapters.
+    fn files(&self) -> Vec<PathBuf> {
+        [&self.model].into_iter().chain(&self.adapters).cloned().collect()
+    }
+
+    /// `known`: the files' hashes. Where they have to be read, the thread answers when it has done so.
+    fn open_disk(&self, opened: &Opened, known: Option<Vec<blake3::Hash>>, reporter: Reporter) -> Option<Running> {
         let folder = &self.cache.folder;
         if !folder.is_absolute() {
             warn!("this user has no state folder: K/V is not kept on disk; cache.dir can name a folder");
@@ -102,20 +111,21 @@ impl Settings {
             let place = Place::open(folder.clone())?;
             let keep = Duration::from_secs(u64::from(self.cache.keep_days) * 24 * 60 * 60);
             let (door, inbox) = SnapshotsHandle::new();
-            let (model, memory) = (self.model.clone(), self.state_folder.join(WEIGHTS));
+            let (files, memory) = (self.files(), self.state_folder.join(WEIGHTS));
             let (kv_type, saved_form) = (self.kv_type, opened.saved_form.clone());
             let run = move || {
-                let hash = match known {
-                    Some(hash) => Ok(hash),
-                    None => hash_weights(&model, &memory, &|| !inbox.is_stopping()),
+                let read = |path: &PathBuf| hash_weights(path, &memory, &|| !inbox.is_stopping());
+                let hashes = match known {
+                    Some(hashes) => Ok(hashes),
+                    None => files.iter().map(read).collect::<std::io::Result<_>>(),
                 };
-                match hash {
-                    Ok(hash) => {
-                        let folder = place.with(identity(hash, kv_type, &saved_form), secret);
+                match hashes {
+                    Ok(hashes) => {
+                        let folder = place.with(identity(&hashes, kv_type, &saved_form), secret);
                         Snapshots::new(folder, keep, reporter).run(inbox);
                     }
                     Err(error) => {
-                        warn!(%error, model = %model.display(), "its hash is not known: K/V is not kept on disk");
+                        warn!(%error, model = %files[0].display(), "its hash is not known: K/V is not kept on disk");
                         let folder = place.with(Identity::new(Vec::new()), secret);
                         Snapshots::new(folder, keep, reporter).end(&inbox);
                     }
@@ -137,12 +147,16 @@ impl Settings {
 }
 
 /// Everything that K/V depends on beside the tokens.
-fn identity(model: blake3::Hash, kv_type: KvType, saved_form: &str) -> Identity {
+///
+/// `files`: the hash of the model, then of each adapter.
+fn identity(files: &[blake3::Hash], kv_type: KvType, saved_form: &str) -> Identity {
+    let (model, adapters) = files.split_first().expect("there is a model");
     Identity::new(vec![
         (MODEL, model.to_hex().to_string()),
         (KV_TYPE, kv_type.name().to_owned()),
         ("context", saved_form.replace('\n', " ")),
     ])
+    .with_adapters(adapters.to_vec())
 }
 
 #[cfg(test)]
@@ -162,6 +176,7 @@ mod tests {
             cache,
             state_folder: folder.to_owned(),
             model: folder.join("model.gguf"),
+            adapters: Vec::new(),
             kv_type: KvType::F16,
             weight_bytes: 500 << 20,
             compute_bytes: 100 << 20,

@@ -72,6 +72,8 @@ pub struct ModelFacts {
     pub n_context_train: u64,
     /// Bytes of the weights.
     pub weight_bytes: u64,
+    /// Bytes of the weights of all adapters that were loaded with them.
+    pub adapter_bytes: u64,
 }
 
 impl ModelFacts {
@@ -135,6 +137,7 @@ mod tests {
             n_vocab: 128_256,
             n_context_train: 131_072,
             weight_bytes: 0,
+            adapter_bytes: 0,
         }
     }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub use facts::{Gpu, GpuLayers, KvType, ModelFacts};
 pub use rules::{AnswerParts, AnswerReader, AnswerRules, Grammar, GrammarOrigin, PlainReader, ThinkingRules, Trigger};
 
-use crate::request::{Message, Sampling, Token, Wanted};
+use crate::request::{AdapterSet, Message, Sampling, Token, Wanted};
 
 /// A sequence's number inside the context: 0..n_seq_max.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -39,6 +39,8 @@ pub trait Model: Send + Sync + 'static {
     fn memory_class(&self) -> MemoryClass;
     /// Ids of the context that `n_seq_max` sequences need: an engine keeps some to itself. At most 256 in all.
     fn n_ids(&self, n_seq_max: usize) -> usize;
+    /// Adapters that were loaded with the weights; their numbers are 0 to it.
+    fn n_adapters(&self) -> usize;
     fn vocab(&self) -> Arc<dyn Vocab>;
     fn template(&self) -> Arc<dyn ChatTemplate>;
 
@@ -160,6 +162,10 @@ pub trait Engine {
     fn sampler(&self, sampling: &Sampling, rules: &AnswerRules, prompt: &[Token])
     -> Result<Self::Sampler, EngineError>;
 
+    /// What batches are computed under from now on; at first nothing. What cells hold stays what it was computed under, and nobody
+    /// sees there what that was. Refused, with nothing changed: an adapter that was not loaded.
+    fn set_adapters(&mut self, adapters: AdapterSet) -> Result<(), EngineError>;
+
     /// Computes the batch: 1 to `n_batch` tokens, positions of a sequence without a gap. On an error no token counts as computed;
     /// cells of the batch may hold remains, so the caller removes from the first position of each sequence in it.
     fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError>;
@@ -211,6 +217,16 @@ pub trait Engine {
     fn logits(&self, row: usize) -> Result<&[f32], EngineError>;
 }
 
+/// Refuses a set with an adapter that is none of the `n_adapters` that were loaded.
+fn check_adapters(adapters: AdapterSet, n_adapters: usize) -> Result<(), EngineError> {
+    match adapters.parts().find(|&(index, _)| index >= n_adapters) {
+        None => Ok(()),
+        Some((index, _)) => {
+            Err(EngineError::Context(format!("there is no adapter {index}: {n_adapters} were loaded with the model")))
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// llama_decode = 1: the context stays usable; evict and retry.
@@ -224,6 +240,8 @@ pub enum DecodeError {
 pub enum EngineError {
     #[error("model {path}: {reason}")]
     Load { path: String, reason: String },
+    #[error("adapter {path}: {reason}")]
+    Adapter { path: String, reason: String },
     #[error("{0}")]
     Context(String),
     #[error("sequence {seq}: {reason}")]

@@ -71,6 +71,17 @@ pub struct ThinkingRules {
     pub opening: String,
 }
 
+impl ThinkingRules {
+    /// How many of the tokens of an answer that thinks are its thinking, with the mark that ends it.
+    pub fn n_thinking(&self, generated: &[Token]) -> usize {
+        let ends_at = |end: &Vec<Token>| {
+            let at = generated.windows(end.len()).position(|tokens| tokens == end)?;
+            Some(at + end.len())
+        };
+        self.ends.iter().filter(|end| !end.is_empty()).filter_map(ends_at).min().unwrap_or(generated.len())
+    }
+}
+
 /// An answer's text, parted.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct AnswerParts {

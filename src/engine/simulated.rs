@@ -1,7 +1,7 @@
 //! The simulated engine: no model, but the same limits and the same silent faults as llama.cpp's, so that wrong reuse shows.
 //!
 //! A cell's *content* is a hash of its token, its position and every content its sequence saw when it was computed, as real K/V
-//! is. The next token is a hash of all contents the sequence sees. Whoever stands on a wrong, missing or stale cell says
+//! is, and of the adapters it was computed under. The next token is a hash of all contents the sequence sees. Whoever stands on a wrong, missing or stale cell says
 //! something else than a cold run does.
 //!
 //! Faults that llama.cpp has and reports to nobody (measured: logits off by 4 to 14) are the same here: windowed memories
@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex};
 use super::thinking::Budget;
 use super::{
     AnswerRules, Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, MemoryClass,
-    Model, ModelFacts, SeqId, Special, Vocab,
+    Model, ModelFacts, SeqId, Special, Vocab, check_adapters,
 };
-use crate::request::{Sampling, Token};
+use crate::request::{AdapterSet, Sampling, Token};
 
 pub use chat::{ByteVocab, ChatMl, Dated};
 
@@ -42,6 +42,7 @@ pub struct SimulatedModel {
     vocab: Arc<dyn Vocab>,
     template: Arc<dyn ChatTemplate>,
     attention: Attention,
+    n_adapters: usize,
     /// One answer in how many tokens ends at each token.
     end_odds: u64,
     repeats: Option<Repeats>,
@@ -162,12 +163,14 @@ impl SimulatedModel {
             n_vocab: vocab.n_tokens() as u64,
             n_context_train: 1 << 20,
             weight_bytes: 0,
+            adapter_bytes: 0,
         };
         SimulatedModel {
             facts,
             vocab,
             template,
             attention: Attention::Full,
+            n_adapters: 0,
             end_odds: 48,
             repeats: None,
             faults: Faults::default(),
@@ -176,6 +179,13 @@ impl SimulatedModel {
 
     pub fn attention(mut self, attention: Attention) -> SimulatedModel {
         self.attention = attention;
+        self
+    }
+
+    /// With so many adapters, each of which changes all that is computed under it and has 2,000 bytes.
+    pub fn adapters(mut self, n_adapters: usize) -> SimulatedModel {
+        self.n_adapters = n_adapters;
+        self.facts.adapter_bytes = 2_000 * n_adapters as u64;
         self
     }
 
@@ -217,6 +227,10 @@ impl Model for SimulatedModel {
         n_seq_max
     }
 
+    fn n_adapters(&self) -> usize {
+        self.n_adapters
+    }
+
     fn vocab(&self) -> Arc<dyn Vocab> {
         self.vocab.clone()
     }
@@ -244,6 +258,8 @@ impl Model for SimulatedModel {
                 },
             },
             attention: self.attention,
+            n_adapters: self.n_adapters,
+            adapters: AdapterSet::NONE,
             end_odds: self.end_odds,
             repeats: self.repeats,
             vocab: self.vocab.clone(),
@@ -272,6 +288,8 @@ struct Cell {
 pub struct SimulatedEngine {
     limits: Limits,
     attention: Attention,
+    n_adapters: usize,
+    adapters: AdapterSet,
     end_odds: u64,
     repeats: Option<Repeats>,
     vocab: Arc<dyn Vocab>,
@@ -478,6 +496,12 @@ impl Engine for SimulatedEngine {
         Ok(SimulatedSampler { bound, budget, seed, n_drawn: 0, banned })
     }
 
+    fn set_adapters(&mut self, adapters: AdapterSet) -> Result<(), EngineError> {
+        check_adapters(adapters, self.n_adapters)?;
+        self.adapters = adapters;
+        Ok(())
+    }
+
     fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
         self.faults.pass_gate();
         assert!(!self.faults.panics.load(Ordering::SeqCst), "a test asked for this panic");
@@ -501,6 +525,10 @@ impl Engine for SimulatedEngine {
         for token in &batch.tokens {
             let view = self.view(token.seq, token.pos);
             let content = mix(mix(view, token.pos as u64), token.token.0 as u64);
+            let content = self
+                .adapters
+                .parts()
+                .fold(content, |content, (index, scale)| mix(mix(content, index as u64), scale.get().to_bits().into()));
             let Some(cell) = self.find_cell() else {
                 // llama.cpp looks for all cells first: nothing of the batch stays.
                 for done in &batch.tokens[..rows.len()] {

@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use axum::http::HeaderName;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -115,7 +115,7 @@ impl Answer {
             return Err(ApiError::field("logit_bias", reason));
         }
 
-        let (owner, is_background) = (request.client.owner(), request.is_background);
+        let (owner, priority) = (request.client.owner(), request.priority);
         let (model, client) = (request.model.clone(), request.client.clone());
         let (sampling, n_logprobs, stop) = (request.sampling.clone(), request.n_logprobs, request.stop.clone());
         let planned = app.house.plan(request).await?;
@@ -143,7 +143,8 @@ impl Answer {
                 max_tokens: planned.max_tokens,
                 stop: stop.clone(),
                 owner,
-                is_background,
+                adapters: planned.adapters,
+                priority,
                 received: received.into_std(),
                 label: Label {
                     id: id.clone(),
@@ -164,7 +165,8 @@ impl Answer {
                 calls: Vec::new(),
                 tokens: Vec::new(),
             };
-            choices.push(Choice::new(id, events, Arc::clone(&planned.reader), Arc::clone(&app.house), spoken));
+            let obeyed = (Arc::clone(&planned.rules), Arc::clone(&planned.reader));
+            choices.push(Choice::new(id, events, obeyed, Arc::clone(&app.house), spoken));
         }
         app.house.submit(submissions)?;
         let (created, closing) = (unix_seconds(), app.closing.clone());
@@ -295,6 +297,23 @@ pub(super) fn cache_report(cache: &CacheUse, plan: &PlanRecord) -> Vec<(&'static
         report.extend([("moved", plan.moved.len().into()), ("saved", n_gained.into())]);
     }
     report
+}
+
+/// What stands in `usage.hob`: what the cache did, what the layout, and how long each part took.
+pub(super) fn full_report(done: &Done, plan: &PlanRecord) -> Map<String, Value> {
+    let Done { cache, timings, .. } = done;
+    let times = [
+        ("queue_ms", milliseconds(timings.queue).into()),
+        ("ttft_ms", timings.ttft.map(milliseconds).into()),
+        ("prefill_ms", milliseconds(timings.prefill).into()),
+        ("decode_ms", milliseconds(timings.decode).into()),
+    ];
+    cache_report(cache, plan).into_iter().chain(times).map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// To a tenth: a warm prefill takes few milliseconds.
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 10_000.0).round() / 10.0
 }
 
 /// The value of `x-hob-cache`.

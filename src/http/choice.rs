@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::House;
 use super::deltas::{Delta, Deltas};
-use crate::prompt::{AnswerParts, AnswerReader, Spoken};
+use crate::prompt::{AnswerParts, AnswerReader, AnswerRules, Spoken};
 use crate::request::{Done, Event, Finish, TokenLogprob};
 
 pub(super) struct Choice {
@@ -18,6 +18,7 @@ pub(super) struct Choice {
     id: String,
     pub(super) events: mpsc::Receiver<Event>,
     pub(super) is_over: bool,
+    rules: Arc<AnswerRules>,
     reader: Arc<dyn AnswerReader>,
     house: Arc<dyn House>,
     /// All text so far, as the model wrote it.
@@ -44,6 +45,8 @@ pub(super) struct End {
     pub(super) done: Done,
     /// It ended because the model called tools, and all calls are whole.
     pub(super) is_calling: bool,
+    /// Generated tokens that it thought in, with the marks around them.
+    pub(super) n_thinking: usize,
 }
 
 /// A choice when it is over.
@@ -56,16 +59,16 @@ pub(super) struct Whole {
 }
 
 impl Choice {
-    /// `spoken`: nothing yet, as the planner knows it.
+    /// What it obeys, and who reads it; `spoken`: nothing yet, as the planner knows it.
     pub(super) fn new(
         id: String,
         events: mpsc::Receiver<Event>,
-        reader: Arc<dyn AnswerReader>,
+        (rules, reader): (Arc<AnswerRules>, Arc<dyn AnswerReader>),
         house: Arc<dyn House>,
         spoken: Spoken,
     ) -> Choice {
         let (text, deltas, logprobs) = (String::new(), Deltas::default(), Vec::new());
-        Choice { id, events, is_over: false, reader, house, text, deltas, logprobs, spoken }
+        Choice { id, events, is_over: false, rules, reader, house, text, deltas, logprobs, spoken }
     }
 
     /// What `event` makes it say, as the choice number `choice`.
@@ -132,8 +135,10 @@ impl Choice {
                 self.deltas.rest(&self.text).into_iter().collect()
             }
         };
-        let AnswerParts { content, calls, .. } = self.deltas.told().clone();
+        let AnswerParts { reasoning, content, calls } = self.deltas.told().clone();
         self.house.remember(Spoken { text: content, calls, tokens: done.generated.clone(), ..self.spoken.clone() });
-        (deltas, End { done, is_calling })
+        let thinking = self.rules.thinking.as_ref().filter(|_| !reasoning.is_empty());
+        let n_thinking = thinking.map_or(0, |thinking| thinking.n_thinking(&done.generated));
+        (deltas, End { done, is_calling, n_thinking })
     }
 }

@@ -15,6 +15,9 @@ use crate::request::Dialect;
 use crate::scheduler::{PinError, SubmitError};
 use crate::telemetry::ReadError;
 
+/// Where the planner finds the form of an answer at fault: as chats have it, and other dialects rename.
+pub(super) const SCHEMA: &str = "response_format.json_schema.schema";
+
 /// When to come back after the planner's inbox was full: it takes a request in milliseconds.
 const PLANNER_RETRY: Duration = Duration::from_secs(1);
 
@@ -229,6 +232,10 @@ impl ApiError {
         ApiError { log: Some(log), ..ApiError::failed("the server lost track of this request") }
     }
 
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     pub(super) fn log_text(&self) -> &str {
         self.log.as_ref().unwrap_or(&self.message)
     }
@@ -239,7 +246,7 @@ impl ApiError {
             Dialect::OpenAi => self.to_openai(),
             Dialect::Ollama => self.to_ollama(),
             Dialect::Anthropic => {
-                let error = json!({ "type": self.anthropic_type(), "message": self.message });
+                let error = json!({ "type": self.anthropic_type(), "message": self.anthropic_message() });
                 json!({ "type": "error", "error": error, "request_id": id })
             }
         }
@@ -263,6 +270,16 @@ impl ApiError {
 
     pub(super) fn to_ollama(&self) -> Value {
         json!({ "error": self.message })
+    }
+
+    /// Clients know a prompt that is too long by Anthropic's words for it, and shorten it.
+    fn anthropic_message(&self) -> String {
+        match self.number {
+            Some(Number::Length { n_prompt, n_context }) => {
+                format!("prompt is too long: {n_prompt} tokens > {} maximum", n_context - 1)
+            }
+            _ => self.message.clone(),
+        }
     }
 
     /// Anthropic's words for kinds of errors.

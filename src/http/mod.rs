@@ -7,6 +7,7 @@
 
 mod access;
 mod answer;
+mod anthropic;
 mod body;
 mod choice;
 mod deltas;
@@ -20,6 +21,7 @@ mod pins;
 mod rate;
 mod ready;
 mod requests;
+mod responses;
 mod routes;
 mod stream;
 #[cfg(test)]
@@ -41,6 +43,9 @@ use crate::telemetry::{ReadError, RequestRow, Wanted};
 pub trait House: Send + Sync + 'static {
     /// The tokens of `request`'s prompt.
     fn plan(&self, request: Request) -> BoxFuture<'_, Result<Planned, PlanFailure>>;
+
+    /// How many tokens `request`'s prompt has as it was sent, without what hob adds. Nothing is learnt from it.
+    fn count(&self, request: Request) -> BoxFuture<'_, Result<usize, PlanFailure>>;
 
     /// Keeps the tokens of an answer for when its client sends it back.
     fn remember(&self, spoken: Spoken);

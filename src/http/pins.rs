@@ -57,6 +57,12 @@ pub(super) async fn add(
         return Err(ApiError::not_from_elsewhere("a pin for the whole house"));
     }
     let request = openai::parse_request(wire.request.get().as_bytes(), &caller.name)?;
+    if request.wanted.adapters.is_some() {
+        return Err(ApiError::field(
+            "request.lora",
+            "a pin is kept under its model's adapters: a profile can name others",
+        ));
+    }
     app.house.pin(PinWish::of(wire.name.clone(), wire.public, &request)).await?;
     let status = app.house.status();
     let pin = status.pins.iter().find(|pin| pin.name == wire.name);

@@ -40,7 +40,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>, caller: Option<Extension<
 }
 
 pub(super) async fn cache(State(app): State<Arc<App>>) -> Response {
-    let Status { cells, n_running, n_waiting, prefill_tokens_per_second, .. } = app.house.status();
+    let Status { cells, n_running, n_waiting, prefill_tokens_per_second, n_adapter_switches, .. } = app.house.status();
     json_response(&json!({
         "cells": {
             "total": cells.total,
@@ -53,6 +53,7 @@ pub(super) async fn cache(State(app): State<Arc<App>>) -> Response {
         "running": n_running,
         "waiting": n_waiting,
         "prefill_tokens_per_second": prefill_tokens_per_second,
+        "adapter_switches": n_adapter_switches,
     }))
 }
 

@@ -18,14 +18,18 @@ use tracing::{debug, warn};
 use super::access::Attempt;
 use super::answer::{App, Peer, RequestId};
 use super::error::{ApiError, Fault};
-use super::{ollama, openai, pins, ready, requests};
+use super::{anthropic, ollama, openai, pins, ready, requests, responses};
 use crate::request::Dialect;
 
 pub(super) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(openai::chat_completions))
+        .route("/v1/responses", post(responses::responses))
+        .route("/v1/embeddings", post(openai::embeddings))
         .route("/v1/models", get(openai::models))
         .route("/v1/models/{*id}", get(model))
+        .route("/v1/messages", post(anthropic::messages))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/api/chat", post(ollama::chat))
         .route("/api/generate", post(ollama::generate))
         .route("/api/tags", get(ollama::tags))
@@ -106,10 +110,10 @@ async fn identify(mut request: Request, next: Next) -> Response {
     request.extensions_mut().insert(RequestId(id.clone()));
     let mut response = next.run(request).await;
 
-    let status = response.status().as_u16();
+    let (status, dialect) = (response.status().as_u16(), dialect(&path));
     match response.extensions_mut().remove::<Fault>() {
         Some(Fault(error)) => {
-            let body = error.to_json(dialect(&path), &id).to_string();
+            let body = error.to_json(dialect, &id).to_string();
             match error.log_text() {
                 error if status >= 500 => warn!(id, %method, path, status, error, "request failed"),
                 error => debug!(id, %method, path, status, error, "request refused"),
@@ -121,6 +125,10 @@ async fn identify(mut request: Request, next: Next) -> Response {
         None => debug!(id, %method, path, status, "request"),
     }
     let id = HeaderValue::from_str(&id).expect("hexadecimal digits are a header value");
+    if dialect == Dialect::Anthropic {
+        // Where its own clients look for it.
+        response.headers_mut().insert("request-id", id.clone());
+    }
     response.headers_mut().insert("x-request-id", id);
     response
 }

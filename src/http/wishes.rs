@@ -19,8 +19,8 @@ pub(super) fn settle(
     models: &[String],
 ) -> Result<(), ApiError> {
     request.layout = word(headers, LAYOUT, &LayoutMode::NAMES)?.or(caller.layout());
-    let priority = word(headers, PRIORITY, &Priority::NAMES)?.unwrap_or(caller.priority());
-    request.is_background = priority == Priority::Background;
+    // A client says when one of its requests may wait; no request goes before what its client may.
+    request.priority = word(headers, PRIORITY, &Priority::NAMES)?.unwrap_or_default().min(caller.priority());
     caller.choose_model(&mut request.model, models);
     Ok(())
 }

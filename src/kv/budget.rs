@@ -3,8 +3,9 @@
 //! A *reservation* is cells promised to a running sequence and not used yet. What is promised is always there:
 //! `reserved ≤ free + evictable`.
 
+use super::holder::Holder;
 use crate::engine::SeqId;
-use crate::request::{Owner, Token};
+use crate::request::Token;
 
 /// Sequence ids that are free, and those of running sequences; the rest stand on leaves.
 #[derive(Debug)]
@@ -106,8 +107,8 @@ pub struct PinsTooLarge {
 pub const LEFT_FOR_REQUESTS: usize = 512;
 
 /// Whether pins fit into a context of `n_cells`. `are_shared`: whether what one owner's have in common is held once.
-pub fn check_pins(pins: &[(Owner, &[Token])], n_cells: usize, are_shared: bool) -> Result<usize, PinsTooLarge> {
-    let of = |owner| pins.iter().filter(move |pin| pin.0 == owner).map(|pin| pin.1).collect::<Vec<_>>();
+pub fn check_pins(pins: &[(Holder, &[Token])], n_cells: usize, are_shared: bool) -> Result<usize, PinsTooLarge> {
+    let of = |holder| pins.iter().filter(move |pin| pin.0 == holder).map(|pin| pin.1).collect::<Vec<_>>();
     let is_first = |index: &usize| pins[..*index].iter().all(|before| before.0 != pins[*index].0);
     let needed = match are_shared {
         true => (0..pins.len()).filter(is_first).map(|index| union_len(&of(pins[index].0))).sum::<usize>(),
@@ -123,6 +124,7 @@ pub fn check_pins(pins: &[(Owner, &[Token])], n_cells: usize, are_shared: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::Owner;
 
     fn tokens(text: &str) -> Vec<Token> {
         text.bytes().map(|byte| Token(byte.into())).collect()
@@ -153,17 +155,17 @@ mod tests {
     #[test]
     fn pins_that_do_not_fit_are_refused_with_the_missing_number() {
         let pin = tokens(&"x".repeat(600));
-        assert_eq!(check_pins(&[(Owner::Public, &pin)], 600 + LEFT_FOR_REQUESTS, true), Ok(600));
-        let error = check_pins(&[(Owner::Public, &pin)], 1000, true).unwrap_err();
+        assert_eq!(check_pins(&[(Holder::HOUSE, &pin)], 600 + LEFT_FOR_REQUESTS, true), Ok(600));
+        let error = check_pins(&[(Holder::HOUSE, &pin)], 1000, true).unwrap_err();
         assert_eq!(error.missing, 112);
         assert_eq!(
             error.to_string(),
             "pins need 600 cells and 512 must stay for requests, the context has 1000: 112 too few"
         );
-        let twice: [(Owner, &[Token]); 2] = [(Owner::Public, &pin), (Owner::Public, &pin)];
+        let twice: [(Holder, &[Token]); 2] = [(Holder::HOUSE, &pin), (Holder::HOUSE, &pin)];
         assert_eq!(check_pins(&twice, 1112, true), Ok(600));
         assert!(check_pins(&twice, 1112, false).is_err());
-        let of_two = [(Owner::Public, &*pin), (Owner::Private([1; 32]), &*pin)];
+        let of_two = [(Holder::HOUSE, &*pin), (Holder::bare(Owner::Private([1; 32])), &*pin)];
         assert_eq!(check_pins(&of_two, 1200, true).unwrap_err().needed, 1200, "each may be held by itself");
     }
 }

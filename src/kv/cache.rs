@@ -23,6 +23,7 @@ pub use self::rewinding::Checkpoint;
 pub use self::saving::{Saved, Saving};
 use super::budget::Ids;
 use super::ghosts::{Ghosts, Lost, Missed};
+use super::holder::Holder;
 use super::refused::Refused;
 use super::segment::{Header, SegmentKey};
 use super::tiers::{Gone, Tiers};
@@ -32,11 +33,14 @@ use super::wholes::{Found, Wholes};
 use crate::engine::{Engine, EngineError, Memory, SeqId};
 use crate::request::{MissCause, Owner, Token};
 
+/// So many tokens more under other adapters are a cause: turns begin alike, in the template's words, whatever is said in them.
+const OTHERS_MIN: usize = 32;
+
 /// A running sequence's place in the cache. Ends by `Cache::leave`, or its id and cells are lost.
 #[derive(Debug)]
 pub struct Standing {
     pub seq: SeqId,
-    owner: Owner,
+    holder: Holder,
     node: NodeId,
     n_held: usize,
     n_private: usize,
@@ -59,7 +63,7 @@ impl Standing {
 /// A pinned prefix; `Cache::unpin` ends it.
 #[derive(Debug)]
 pub struct Pinned {
-    owner: Owner,
+    holder: Holder,
     node: NodeId,
     tokens: Vec<Token>,
 }
@@ -183,25 +187,25 @@ impl Cache {
     }
 
     /// Length of the longest held prefix of `tokens` that could be reused. Changes nothing.
-    pub fn find(&self, owner: Owner, tokens: &[Token]) -> usize {
+    pub fn find(&self, holder: Holder, tokens: &[Token]) -> usize {
         match &self.store {
-            Store::Tree(tree) => tree.find(owner, tokens).n_tokens,
-            Store::Wholes(wholes) => wholes.find(owner, tokens).map_or(0, |found| found.n_tokens),
+            Store::Tree(tree) => tree.find(holder, tokens).n_tokens,
+            Store::Wholes(wholes) => wholes.find(holder, tokens).map_or(0, |found| found.n_tokens),
         }
     }
 
     /// Why the token behind the longest held prefix of `tokens` has to be computed. `last_cut`: the end of the last section
     /// before the conversation; what differs behind it is this conversation's own text and no miss.
-    pub fn miss_cause(&self, owner: Owner, tokens: &[Token], last_cut: usize) -> MissCause {
+    pub fn miss_cause(&self, holder: Holder, tokens: &[Token], last_cut: usize) -> MissCause {
         let (n_hit, continues) = match &self.store {
             Store::Tree(tree) => {
-                let hit = tree.find(owner, tokens);
+                let hit = tree.find(holder, tokens);
                 (hit.n_tokens, hit.continues)
             }
             Store::Wholes(wholes) => {
-                let n_hit = wholes.find(owner, tokens).map_or(0, |found| found.n_tokens);
-                let n_saved = self.tiers.common_len(owner, tokens);
-                if wholes.common_len(owner, tokens).max(n_saved) > n_hit {
+                let n_hit = wholes.find(holder, tokens).map_or(0, |found| found.n_tokens);
+                let n_saved = self.tiers.common_len(holder, tokens);
+                if wholes.common_len(holder, tokens).max(n_saved) > n_hit {
                     return MissCause::Checkpoint;
                 }
                 (n_hit, false)
@@ -209,14 +213,16 @@ impl Cache {
         };
         if n_hit + 1 >= tokens.len() {
             MissCause::Appended
-        } else if let Some(ghost) = self.ghosts.find(owner, &tokens[..=n_hit]) {
+        } else if let Some(ghost) = self.ghosts.find(holder, &tokens[..=n_hit]) {
             match ghost.why {
                 Lost::Evicted => MissCause::Evicted,
                 Lost::TooLarge => MissCause::TooLarge,
                 Lost::Failed => MissCause::RestoreFailed,
             }
-        } else if let Some(cause) = self.refused.find(owner, tokens, n_hit) {
+        } else if let Some(cause) = self.refused.find(holder, tokens, n_hit) {
             cause
+        } else if self.n_under_others(holder, tokens) >= n_hit + OTHERS_MIN {
+            MissCause::Adapter
         } else if n_hit == 0 {
             MissCause::Cold
         } else if continues && n_hit < last_cut {
@@ -224,6 +230,15 @@ impl Cache {
         } else {
             MissCause::Appended
         }
+    }
+
+    /// How many of `tokens` `holder` could use, in the cells or below them, had they been computed under its adapters.
+    fn n_under_others(&self, holder: Holder, tokens: &[Token]) -> usize {
+        let in_cells = match &self.store {
+            Store::Tree(tree) => tree.n_under_others(holder, tokens),
+            Store::Wholes(wholes) => wholes.n_under_others(holder, tokens),
+        };
+        in_cells.max(self.tiers.n_under_others(holder, tokens))
     }
 
     /// A file that held `header` was of no use: a miss on what it held has this cause.
@@ -238,16 +253,16 @@ impl Cache {
     }
 
     /// How often what ends with `tokens` is expected to be used again.
-    pub fn reuse(&self, owner: Owner, tokens: &[Token]) -> Reuse {
+    pub fn reuse(&self, holder: Holder, tokens: &[Token]) -> Reuse {
         match &self.store {
-            Store::Tree(tree) => tree.reuse(tree.find(owner, tokens).node),
+            Store::Tree(tree) => tree.reuse(tree.find(holder, tokens).node),
             Store::Wholes(_) => Reuse::Once,
         }
     }
 
     /// What of `tokens` behind the first `n_hit` was held once, and how much more RAM would have kept it.
-    pub fn missed(&self, owner: Owner, tokens: &[Token], n_hit: usize) -> Option<Missed> {
-        self.ghosts.missed(owner, tokens, n_hit)
+    pub fn missed(&self, holder: Holder, tokens: &[Token], n_hit: usize) -> Option<Missed> {
+        self.ghosts.missed(holder, tokens, n_hit)
     }
 
     /// A request for `tokens` was admitted: what it stands on is expected again. Gives the files that are of use to it.
@@ -255,7 +270,7 @@ impl Cache {
         if let Store::Tree(tree) = &mut self.store {
             tree.hit(standing.node);
         }
-        let chain = self.tiers.find(standing.owner, tokens);
+        let chain = self.tiers.find(standing.holder, tokens);
         self.tiers.touch(&chain)
     }
 
@@ -265,13 +280,13 @@ impl Cache {
     pub fn stand<E: Engine>(
         &mut self,
         engine: &mut E,
-        owner: Owner,
+        holder: Holder,
         tokens: &[Token],
         n_needed: impl Fn(usize) -> usize,
     ) -> Result<Option<Standing>, EngineError> {
         let standing = match &mut self.store {
             Store::Tree(tree) => {
-                let hit = tree.find(owner, tokens);
+                let hit = tree.find(holder, tokens);
                 let n_reserved = n_needed(hit.n_tokens);
                 let node = tree.lock(hit);
                 let seq = if self.can_promise(n_reserved) { self.take_id(engine) } else { None };
@@ -280,11 +295,11 @@ impl Cache {
                     return Ok(None);
                 };
                 let standing =
-                    Standing { seq, owner, node, n_held: 0, n_private: 0, n_reserved, checkpoints: Vec::new() };
+                    Standing { seq, holder, node, n_held: 0, n_private: 0, n_reserved, checkpoints: Vec::new() };
                 self.n_reserved += n_reserved;
                 self.share_up_to(engine, standing, hit.n_tokens)?
             }
-            Store::Wholes(_) => match self.stand_on_whole(engine, owner, tokens, n_needed)? {
+            Store::Wholes(_) => match self.stand_on_whole(engine, holder, tokens, n_needed)? {
                 Some(standing) => standing,
                 None => return Ok(None),
             },
@@ -303,7 +318,7 @@ impl Cache {
     ) -> Result<(), EngineError> {
         debug_assert_eq!(standing.n_private, 0, "a follower computed nothing itself");
         let Store::Tree(tree) = &mut self.store else { return Ok(()) };
-        let hit = tree.find(standing.owner, tokens);
+        let hit = tree.find(standing.holder, tokens);
         if hit.n_tokens <= standing.n_held {
             return Ok(());
         }
@@ -379,14 +394,14 @@ impl Cache {
         }
         let start = standing.n_held;
         // Another sequence may have computed the same tokens meanwhile: ours are given up for those, so that they are held once.
-        let duplicate = tree.find_behind(standing.node, standing.owner, &tokens[start..]);
+        let duplicate = tree.find_behind(standing.node, standing.holder, &tokens[start..]);
         let result = if duplicate.n_tokens > start {
             let src = tree.seq_below(duplicate.node).expect("a node with tokens has a leaf below it");
             engine.adopt(src, standing.seq, start..duplicate.n_tokens)
         } else {
             Ok(())
         };
-        let extended = tree.extend(standing.node, standing.owner, &tokens[start..], standing.seq);
+        let extended = tree.extend(standing.node, standing.holder, &tokens[start..], standing.seq);
         self.n_private -= standing.n_private;
         standing.n_private = 0;
         standing.n_held = tokens.len();
@@ -428,7 +443,7 @@ impl Cache {
             Store::Wholes(wholes) => {
                 self.n_private -= standing.n_private;
                 let checkpoints = std::mem::take(&mut standing.checkpoints);
-                let is_kept = !tokens.is_empty() && wholes.keep(standing.owner, tokens.to_vec(), standing.seq, reuse);
+                let is_kept = !tokens.is_empty() && wholes.keep(standing.holder, tokens.to_vec(), standing.seq, reuse);
                 match is_kept {
                     true => wholes.set_checkpoints(standing.seq, checkpoints),
                     false => self.drop_checkpoints(checkpoints),
@@ -459,13 +474,13 @@ impl Cache {
         if let Err(error) = self.publish(engine, &mut standing, tokens) {
             error!(%error, seq = standing.seq.0, "publish");
         }
-        let pinned = Pinned { owner: standing.owner, node: standing.node, tokens: tokens.to_vec() };
+        let pinned = Pinned { holder: standing.holder, node: standing.node, tokens: tokens.to_vec() };
         if let Store::Tree(tree) = &mut self.store {
             tree.pin(pinned.node);
         }
         self.leave(engine, standing, tokens);
         if let Store::Wholes(wholes) = &mut self.store {
-            wholes.set_pinned(pinned.owner, tokens, true);
+            wholes.set_pinned(pinned.holder, tokens, true);
         }
         self.check();
         pinned
@@ -475,7 +490,7 @@ impl Cache {
     pub fn unpin(&mut self, pinned: Pinned) {
         match &mut self.store {
             Store::Tree(tree) => tree.unpin(pinned.node),
-            Store::Wholes(wholes) => wholes.set_pinned(pinned.owner, &pinned.tokens, false),
+            Store::Wholes(wholes) => wholes.set_pinned(pinned.holder, &pinned.tokens, false),
         }
         self.check();
     }
@@ -494,16 +509,16 @@ impl Cache {
                     return false;
                 };
                 if let Some(whole) = wholes.get(seq).filter(|whole| whole.reuse != Reuse::Never) {
-                    let (owner, tokens, reuse) = (whole.owner, whole.tokens.clone(), whole.reuse);
-                    self.save_whole(engine, owner, seq, &tokens, 0, reuse);
+                    let (holder, tokens, reuse) = (whole.holder, whole.tokens.clone(), whole.reuse);
+                    self.save_whole(engine, holder, seq, &tokens, 0, reuse);
                 }
                 let Store::Wholes(wholes) = &mut self.store else { unreachable!("it was one above") };
                 let whole = wholes.evict(seq, priority);
                 let n_cells = whole.tokens.len();
                 self.drop_checkpoints(whole.checkpoints);
-                if self.tiers.find(whole.owner, &whole.tokens).n_tokens < n_cells {
+                if self.tiers.find(whole.holder, &whole.tokens).n_tokens < n_cells {
                     let n_bytes = (self.bytes_per_token * n_cells as f64) as u64;
-                    self.ghosts.remember(whole.owner, &whole.tokens[..1], Lost::Evicted, n_cells, n_bytes);
+                    self.ghosts.remember(whole.holder, &whole.tokens[..1], Lost::Evicted, n_cells, n_bytes);
                 }
                 self.free_id(engine, seq);
                 self.evictions.push((n_cells, cause));
@@ -518,14 +533,14 @@ impl Cache {
             self.save_leaf(engine, leaf.node);
         }
         let evicted = self.tree().evict(leaf);
-        let n_saved = self.tiers.find(evicted.owner, &evicted.path).n_tokens;
+        let n_saved = self.tiers.find(evicted.holder, &evicted.path).n_tokens;
         let lost_from = n_saved.max(evicted.start);
         if lost_from < evicted.path.len() {
             let (lost, n_tokens) = (&evicted.path[..=lost_from], evicted.path.len() - lost_from);
             // One that never fitted below the cells stays known as that.
-            if self.ghosts.find(evicted.owner, lost).is_none_or(|ghost| ghost.why == Lost::Evicted) {
+            if self.ghosts.find(evicted.holder, lost).is_none_or(|ghost| ghost.why == Lost::Evicted) {
                 let n_bytes = (self.bytes_per_token * n_tokens as f64) as u64;
-                self.ghosts.remember(evicted.owner, lost, Lost::Evicted, n_tokens, n_bytes);
+                self.ghosts.remember(evicted.holder, lost, Lost::Evicted, n_tokens, n_bytes);
             }
         }
         if evicted.inherited {
@@ -704,14 +719,14 @@ impl Cache {
     fn stand_on_whole<E: Engine>(
         &mut self,
         engine: &mut E,
-        owner: Owner,
+        holder: Holder,
         tokens: &[Token],
         n_needed: impl Fn(usize) -> usize,
     ) -> Result<Option<Standing>, EngineError> {
         let root = Tree::new().root();
         let found = loop {
             let Store::Wholes(wholes) = &self.store else { unreachable!("asked for by the wholes' own branch") };
-            let Some(found) = wholes.find(owner, tokens) else { break None };
+            let Some(found) = wholes.find(holder, tokens) else { break None };
             if found.is_pinned {
                 break Some(found);
             }
@@ -730,7 +745,7 @@ impl Cache {
             self.ids.set_running(seq, true);
             self.n_private += n;
             self.n_reserved += n_reserved;
-            return Ok(Some(Standing { seq, owner, node: root, n_held: 0, n_private: n, n_reserved, checkpoints }));
+            return Ok(Some(Standing { seq, holder, node: root, n_held: 0, n_private: n, n_reserved, checkpoints }));
         };
         // Copied, if it is pinned; else from nothing. A copy needs cells of its own.
         let n_copied = found.map_or(0, |found| found.n_tokens);
@@ -741,7 +756,7 @@ impl Cache {
         let Some(seq) = self.take_id(engine) else { return Ok(None) };
         self.n_reserved += n_reserved;
         let mut standing =
-            Standing { seq, owner, node: root, n_held: 0, n_private: 0, n_reserved, checkpoints: Vec::new() };
+            Standing { seq, holder, node: root, n_held: 0, n_private: 0, n_reserved, checkpoints: Vec::new() };
         if let Some(Found { seq: src, n_tokens: n, .. }) = found {
             self.occupy(engine, &mut standing, n);
             let copied = engine.copy_whole(src, seq);

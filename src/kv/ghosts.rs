@@ -6,7 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::request::{Owner, Token};
+use super::holder::Holder;
+use crate::request::Token;
 
 /// Why a prefix is held no more, and what it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,8 +48,8 @@ const N_GHOSTS: usize = 4096;
 
 impl Ghosts {
     /// `prefix`: up to and with the first of the `n_tokens` that are held no more.
-    pub(super) fn remember(&mut self, owner: Owner, prefix: &[Token], why: Lost, n_tokens: usize, n_bytes: u64) {
-        let hash = prefix_hash(owner, prefix);
+    pub(super) fn remember(&mut self, holder: Holder, prefix: &[Token], why: Lost, n_tokens: usize, n_bytes: u64) {
+        let hash = prefix_hash(holder, prefix);
         let ghost = Ghost { why, n_tokens, n_bytes, before: self.n_bytes_lost };
         if self.held.insert(hash, ghost).is_none() {
             self.order.push_back(hash);
@@ -61,20 +62,20 @@ impl Ghosts {
         }
     }
 
-    pub(super) fn find(&self, owner: Owner, prefix: &[Token]) -> Option<Ghost> {
+    pub(super) fn find(&self, holder: Holder, prefix: &[Token]) -> Option<Ghost> {
         if self.held.is_empty() {
             return None;
         }
-        let found = self.held.get(&prefix_hash(owner, prefix));
-        found.or_else(|| self.held.get(&prefix_hash(Owner::Public, prefix))).copied()
+        let found = self.held.get(&prefix_hash(holder, prefix));
+        found.or_else(|| self.held.get(&prefix_hash(holder.house(), prefix))).copied()
     }
 
     /// What of `tokens` behind the first `n_hit` was held once, and how much more RAM would have kept it.
-    pub(super) fn missed(&self, owner: Owner, tokens: &[Token], n_hit: usize) -> Option<Missed> {
+    pub(super) fn missed(&self, holder: Holder, tokens: &[Token], n_hit: usize) -> Option<Missed> {
         let mut missed: Option<Missed> = None;
         let mut at = n_hit;
         while at < tokens.len()
-            && let Some(ghost) = self.find(owner, &tokens[..=at])
+            && let Some(ghost) = self.find(holder, &tokens[..=at])
         {
             let n_tokens = ghost.n_tokens.min(tokens.len() - at);
             let n_more_bytes = self.n_bytes_lost - ghost.before;
@@ -87,12 +88,9 @@ impl Ghosts {
     }
 }
 
-fn prefix_hash(owner: Owner, prefix: &[Token]) -> [u8; 32] {
+fn prefix_hash(holder: Holder, prefix: &[Token]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
-    match owner {
-        Owner::Public => hasher.update(&[0; 32]),
-        Owner::Private(id) => hasher.update(&id),
-    };
+    holder.hash(&mut hasher);
     let bytes: Vec<u8> = prefix.iter().flat_map(|token| token.0.to_le_bytes()).collect();
     hasher.update(&bytes);
     *hasher.finalize().as_bytes()
@@ -101,8 +99,9 @@ fn prefix_hash(owner: Owner, prefix: &[Token]) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::Owner;
 
-    const ALICE: Owner = Owner::Private([1; 32]);
+    const ALICE: Holder = Holder::bare(Owner::Private([1; 32]));
 
     fn tokens(text: &str) -> Vec<Token> {
         text.bytes().map(|byte| Token(byte.into())).collect()
@@ -111,17 +110,17 @@ mod tests {
     #[test]
     fn a_ghost_tells_how_much_more_ram_would_have_kept_it() {
         let mut ghosts = Ghosts::default();
-        let mut lose = |owner, prefix: &str, n_tokens| {
-            ghosts.remember(owner, &tokens(prefix), Lost::Evicted, n_tokens, 10 * n_tokens as u64);
+        let mut lose = |holder, prefix: &str, n_tokens| {
+            ghosts.remember(holder, &tokens(prefix), Lost::Evicted, n_tokens, 10 * n_tokens as u64);
         };
         // A conversation went from its end, with another in between.
         lose(ALICE, "first seco", 3);
-        lose(Owner::Private([2; 32]), "o", 5);
+        lose(Holder::bare(Owner::Private([2; 32])), "o", 5);
         lose(ALICE, "first ", 3);
-        let missed = |owner, text: &str, n_hit| ghosts.missed(owner, &tokens(text), n_hit);
+        let missed = |holder, text: &str, n_hit| ghosts.missed(holder, &tokens(text), n_hit);
         assert_eq!(missed(ALICE, "first second", 5), Some(Missed { n_tokens: 3, n_more_bytes: 30 }));
         assert_eq!(missed(ALICE, "first second", 9), Some(Missed { n_tokens: 3, n_more_bytes: 110 }));
-        assert_eq!(missed(Owner::Public, "first second", 5), None);
+        assert_eq!(missed(Holder::HOUSE, "first second", 5), None);
         assert_eq!(missed(ALICE, "first other", 4), None);
     }
 

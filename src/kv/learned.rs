@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::holder::Holder;
 use super::segment::PrefixHash;
 use crate::request::{Owner, Token};
 
@@ -19,25 +20,25 @@ const N_COUNTED: usize = 1024;
 
 #[derive(Debug, Default)]
 pub struct Learned {
-    counts: HashMap<(OwnerHash, PrefixHash), u32>,
-    order: VecDeque<(OwnerHash, PrefixHash)>,
+    counts: HashMap<(Holder, PrefixHash), u32>,
+    order: VecDeque<(Holder, PrefixHash)>,
 }
-
-type OwnerHash = [u8; 32];
 
 impl Learned {
     /// Forgets the counts of owners that are meant.
     pub fn forget(&mut self, is_meant: impl Fn(Owner) -> bool) {
-        self.counts.retain(|(owner, _), _| !is_meant(Owner::Private(*owner)));
-        self.order.retain(|(owner, _)| !is_meant(Owner::Private(*owner)));
+        self.counts.retain(|(holder, _), _| !is_meant(holder.owner));
+        self.order.retain(|(holder, _)| !is_meant(holder.owner));
     }
 
     /// Counts a request; gives the length of the longest prefix of it that was seen often enough. `cuts` rise.
-    pub fn see(&mut self, owner: Owner, tokens: &[Token], cuts: &[usize]) -> Option<usize> {
-        let Owner::Private(owner) = owner else { return None };
+    pub fn see(&mut self, holder: Holder, tokens: &[Token], cuts: &[usize]) -> Option<usize> {
+        if holder.is_house() {
+            return None;
+        }
         let mut longest = None;
         for &cut in cuts.iter().filter(|&&cut| (LEARNED_MIN..tokens.len()).contains(&cut)) {
-            let key = (owner, PrefixHash::of(&tokens[..cut]));
+            let key = (holder, PrefixHash::of(&tokens[..cut]));
             let count = self.counts.entry(key).or_insert_with(|| {
                 self.order.push_back(key);
                 0
@@ -60,21 +61,21 @@ impl Learned {
 mod tests {
     use super::*;
 
-    const ALICE: Owner = Owner::Private([1; 32]);
+    const ALICE: Holder = Holder::bare(Owner::Private([1; 32]));
 
     #[test]
     fn the_third_request_with_a_long_prefix_makes_it_a_pin_for_its_owner() {
         let mut learned = Learned::default();
         let prompt = |question: i32| -> Vec<Token> { (0..300).chain([question, 0]).map(Token).collect() };
-        let mut see = |owner, question, cuts: &[usize]| learned.see(owner, &prompt(question), cuts);
+        let mut see = |holder, question, cuts: &[usize]| learned.see(holder, &prompt(question), cuts);
         assert_eq!(see(ALICE, 1, &[260, 300]), None);
         assert_eq!(see(ALICE, 2, &[260]), None);
-        assert_eq!(see(Owner::Private([2; 32]), 2, &[260, 300]), None, "another's requests do not count");
+        assert_eq!(see(Holder::bare(Owner::Private([2; 32])), 2, &[260, 300]), None, "another's requests do not count");
         assert_eq!(see(ALICE, 3, &[260, 300]), Some(260));
         assert_eq!(see(ALICE, 4, &[260, 300]), Some(300), "the longest");
         for question in 0..4 {
             assert_eq!(see(ALICE, question, &[255]), None, "too short to be worth it");
-            assert_eq!(see(Owner::Public, question, &[300]), None, "the house's own are configured");
+            assert_eq!(see(Holder::HOUSE, question, &[300]), None, "the house's own are configured");
         }
     }
 

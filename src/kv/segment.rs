@@ -6,19 +6,17 @@
 
 use std::sync::Arc;
 
-use crate::request::{Owner, Token};
+use super::holder::Holder;
+use crate::request::Token;
 
-/// Names a segment: equal for equal tokens behind equal tokens, of one owner.
+/// Names a segment: equal for equal tokens behind equal tokens, of one holder.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentKey(pub [u8; 32]);
 
 impl SegmentKey {
-    pub fn of(owner: Owner, is_whole: bool, prefix: PrefixHash, tokens: &[Token]) -> SegmentKey {
+    pub fn of(holder: Holder, is_whole: bool, prefix: PrefixHash, tokens: &[Token]) -> SegmentKey {
         let mut hasher = blake3::Hasher::new();
-        match owner {
-            Owner::Public => hasher.update(&[0; 33]),
-            Owner::Private(id) => hasher.update(&[1]).update(&id),
-        };
+        holder.hash(&mut hasher);
         hasher.update(&[u8::from(is_whole)]).update(&prefix.0);
         update(&mut hasher, tokens);
         SegmentKey(*hasher.finalize().as_bytes())
@@ -69,7 +67,7 @@ pub enum Kept {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
     pub key: SegmentKey,
-    pub owner: Owner,
+    pub holder: Holder,
     pub kept: Kept,
     /// The state of a memory that cannot be cut: it stands for all tokens from 0, and can be continued at its end only.
     pub is_whole: bool,
@@ -112,7 +110,7 @@ pub struct Segment {
 impl Segment {
     /// The run `tokens[start..]` of the prefix `tokens`, saved in `pieces`. A whole has `start` 0 and one piece.
     pub fn new(
-        owner: Owner,
+        holder: Holder,
         kept: Kept,
         is_whole: bool,
         tokens: &[Token],
@@ -125,8 +123,8 @@ impl Segment {
         let run = &tokens[start..];
         let sizes = pieces.iter().map(|piece| PieceSize { n_tokens: piece.n_tokens, n_bytes: piece.bytes.len() });
         let header = Header {
-            key: SegmentKey::of(owner, is_whole, prefix, run),
-            owner,
+            key: SegmentKey::of(holder, is_whole, prefix, run),
+            holder,
             kept,
             is_whole,
             start,
@@ -164,22 +162,25 @@ fn update(hasher: &mut blake3::Hasher, tokens: &[Token]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::{AdapterSet, Owner, Scale};
 
     fn tokens(range: std::ops::Range<i32>) -> Vec<Token> {
         range.map(Token).collect()
     }
 
     #[test]
-    fn a_key_tells_owner_prefix_and_run_apart() {
-        let alice = Owner::Private([1; 32]);
-        let key = |owner, is_whole, prefix, run| {
-            SegmentKey::of(owner, is_whole, PrefixHash::of(&tokens(prefix)), &tokens(run))
+    fn a_key_tells_holder_prefix_and_run_apart() {
+        let alice = Holder::bare(Owner::Private([1; 32]));
+        let key = |holder, is_whole, prefix, run| {
+            SegmentKey::of(holder, is_whole, PrefixHash::of(&tokens(prefix)), &tokens(run))
         };
         let this = key(alice, false, 0..3, 3..9);
         assert_eq!(this, key(alice, false, 0..3, 3..9));
         for other in [
-            key(Owner::Public, false, 0..3, 3..9),
-            key(Owner::Private([2; 32]), false, 0..3, 3..9),
+            key(Holder::HOUSE, false, 0..3, 3..9),
+            key(Holder::bare(Owner::Private([2; 32])), false, 0..3, 3..9),
+            key(Holder { adapters: AdapterSet::NONE.with(0, Scale::ONE), ..alice }, false, 0..3, 3..9),
+            key(Holder { adapters: AdapterSet::NONE.with(1, Scale::ONE), ..alice }, false, 0..3, 3..9),
             key(alice, true, 0..3, 3..9),
             key(alice, false, 1..3, 3..9),
             key(alice, false, 0..3, 3..8),

@@ -23,6 +23,7 @@ mod room;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::holder::Holder;
 use super::segment::{Header, Kept, Piece, Segment, SegmentKey};
 use super::tree::common_len;
 use super::value::{Clock, Reuse, Speeds};
@@ -134,7 +135,7 @@ pub struct Place {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gone {
     pub key: SegmentKey,
-    pub owner: Owner,
+    pub holder: Holder,
     pub tier: Tier,
     pub cause: GoneCause,
     pub n_tokens: usize,
@@ -228,14 +229,23 @@ impl Tiers {
         self.entries.get(&key).map(|entry| &entry.header)
     }
 
-    /// Longest prefix of `tokens` that is saved and visible to `owner`: token ids are compared, never hashes. Changes nothing.
-    pub fn find(&self, owner: Owner, tokens: &[Token]) -> Chain {
+    /// Longest prefix of `tokens` that is saved and visible to `holder`: token ids are compared, never hashes. Changes nothing.
+    pub fn find(&self, holder: Holder, tokens: &[Token]) -> Chain {
+        self.find_where(tokens, |held_by| holder.may_see(held_by))
+    }
+
+    /// How many of `tokens` `holder` could use under other adapters.
+    pub fn n_under_others(&self, holder: Holder, tokens: &[Token]) -> usize {
+        self.find_where(tokens, |held_by| holder.would_see(held_by)).n_tokens
+    }
+
+    fn find_where(&self, tokens: &[Token], sees: impl Fn(Holder) -> bool) -> Chain {
         let mut best: Option<(usize, SegmentKey)> = None;
         let mut open = self.roots.clone();
         while let Some(key) = open.pop() {
             let entry = &self.entries[&key];
             let Header { start, tokens: run, is_whole, .. } = &entry.header;
-            if !owner.may_see(entry.header.owner) || *start >= tokens.len() {
+            if !sees(entry.header.holder) || *start >= tokens.len() {
                 continue;
             }
             let n_common = common_len(run, &tokens[*start..]);
@@ -261,9 +271,9 @@ impl Tiers {
     }
 
     /// The longest prefix that any whole shares with `tokens`: what would be reused if the memory could be cut.
-    pub fn common_len(&self, owner: Owner, tokens: &[Token]) -> usize {
+    pub fn common_len(&self, holder: Holder, tokens: &[Token]) -> usize {
         let visible =
-            self.roots.iter().map(|key| &self.entries[key].header).filter(|header| owner.may_see(header.owner));
+            self.roots.iter().map(|key| &self.entries[key].header).filter(|header| holder.may_see(header.holder));
         visible.map(|header| common_len(&header.tokens, tokens)).max().unwrap_or(0)
     }
 
@@ -383,16 +393,16 @@ impl Tiers {
 
     /// Gives up all that `is_meant` says of its owner.
     pub fn forget(&mut self, is_meant: impl Fn(Owner) -> bool) {
-        let meant = self.entries.iter().filter(|(_, entry)| is_meant(entry.header.owner));
+        let meant = self.entries.iter().filter(|(_, entry)| is_meant(entry.header.holder.owner));
         for key in meant.map(|(&key, _)| key).collect::<Vec<_>>() {
             self.lose(key, GoneCause::Removed);
         }
     }
 
-    /// Keeps at most the `n` longest wholes of `owner` that `path` goes through behind `from`.
-    pub fn thin_wholes(&mut self, owner: Owner, path: &[Token], from: usize, n: usize) {
+    /// Keeps at most the `n` longest wholes of `holder` that `path` goes through behind `from`.
+    pub fn thin_wholes(&mut self, holder: Holder, path: &[Token], from: usize, n: usize) {
         let on_path = self.roots.iter().map(|key| &self.entries[key].header).filter(|header| {
-            header.is_whole && header.owner == owner && header.end() > from && path.starts_with(&header.tokens)
+            header.is_whole && header.holder == holder && header.end() > from && path.starts_with(&header.tokens)
         });
         let mut on_path: Vec<(usize, SegmentKey)> = on_path.map(|header| (header.end(), header.key)).collect();
         on_path.sort_unstable();
@@ -477,7 +487,7 @@ impl Tiers {
                     let parent = &self.entries[&parent];
                     let inside = parent.header.start + 1..=parent.header.end();
                     assert!(inside.contains(&header.start), "a child begins in its parent or at its end");
-                    assert!(header.owner.may_see(parent.header.owner), "a child sees its parent");
+                    assert!(header.holder.may_see(parent.header.holder), "a child sees its parent");
                     assert!(!entry.has_file() || parent.has_file(), "the parent of a file has one");
                     &parent.children
                 }
@@ -495,7 +505,7 @@ fn parent_of(tiers: &Tiers, header: &Header, path: &[Token]) -> Option<SegmentKe
     if header.start == 0 {
         return None;
     }
-    let chain = tiers.find(header.owner, &path[..header.start]);
+    let chain = tiers.find(header.holder, &path[..header.start]);
     chain.links.last().filter(|_| chain.n_tokens == header.start).map(|link| link.key)
 }
 

@@ -17,6 +17,7 @@
 //! When a leaf is evicted and its parent becomes a leaf, the parent inherits the id; the engine then takes the id off the
 //! cells behind the parent's end.
 
+use super::holder::Holder;
 use super::segment::SegmentKey;
 use super::value::{Clock, Reuse};
 use crate::engine::SeqId;
@@ -59,7 +60,7 @@ pub struct Leaf {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evicted {
     pub n_cells: usize,
-    pub owner: Owner,
+    pub holder: Holder,
     /// The whole path's tokens up to the evicted edge's end.
     pub path: Vec<Token>,
     /// Where the evicted edge began: `seq` keeps the cells before it if `inherited`.
@@ -72,7 +73,7 @@ pub struct Evicted {
 #[derive(Debug)]
 struct Node {
     parent: NodeId,
-    owner: Owner,
+    holder: Holder,
     /// Position of the edge's first token.
     start: usize,
     edge: Vec<Token>,
@@ -128,7 +129,7 @@ impl Tree {
     pub fn new() -> Tree {
         let root = Node {
             parent: ROOT,
-            owner: Owner::Public,
+            holder: Holder::HOUSE,
             start: 0,
             edge: Vec::new(),
             children: Vec::new(),
@@ -209,27 +210,32 @@ impl Tree {
         at == node
     }
 
-    /// Longest prefix of `tokens` that is held and visible to `owner`. Changes nothing, not even the time of use.
+    /// Longest prefix of `tokens` that is held and visible to `holder`. Changes nothing, not even the time of use.
     ///
     /// The hit may be as long as `tokens`: a caller that needs logits passes all but the last token.
-    pub fn find(&self, owner: Owner, tokens: &[Token]) -> Hit {
-        self.find_below(ROOT, owner, tokens, 0)
+    pub fn find(&self, holder: Holder, tokens: &[Token]) -> Hit {
+        self.find_below(ROOT, tokens, 0, &|held_by| holder.may_see(held_by))
     }
 
-    /// The longest part of `run` that is held right behind `at` and visible to `owner`.
-    pub fn find_behind(&self, at: NodeId, owner: Owner, run: &[Token]) -> Hit {
-        self.find_below(at, owner, run, self.node(at).end())
+    /// How many of `tokens` `holder` could use under other adapters.
+    pub fn n_under_others(&self, holder: Holder, tokens: &[Token]) -> usize {
+        self.find_below(ROOT, tokens, 0, &|held_by| holder.would_see(held_by)).n_tokens
+    }
+
+    /// The longest part of `run` that is held right behind `at` and visible to `holder`.
+    pub fn find_behind(&self, at: NodeId, holder: Holder, run: &[Token]) -> Hit {
+        self.find_below(at, run, self.node(at).end(), &|held_by| holder.may_see(held_by))
     }
 
     /// The longest hit through `at`, which itself matches; `tokens` begin at position `base`.
-    /// Siblings of different owners may begin alike, so both are followed.
-    fn find_below(&self, at: NodeId, owner: Owner, tokens: &[Token], base: usize) -> Hit {
+    /// Siblings of different holders may begin alike, so both are followed.
+    fn find_below(&self, at: NodeId, tokens: &[Token], base: usize, sees: &impl Fn(Holder) -> bool) -> Hit {
         let here = self.node(at);
         let end = here.end();
         let mut best = Hit { node: at, n_tokens: end, continues: false };
         for &child in &here.children {
             let below = self.node(child);
-            if !owner.may_see(below.owner) {
+            if !sees(below.holder) {
                 continue;
             }
             best.continues |= best.n_tokens == end;
@@ -238,7 +244,7 @@ impl Tree {
                 continue;
             }
             let hit = if n_common == below.edge.len() {
-                self.find_below(child, owner, tokens, base)
+                self.find_below(child, tokens, base, sees)
             } else {
                 Hit { node: child, n_tokens: end + n_common, continues: true }
             };
@@ -283,8 +289,8 @@ impl Tree {
         self.node_mut(node).saved = Some(key);
     }
 
-    pub fn owner(&self, node: NodeId) -> Owner {
-        self.node(node).owner
+    pub fn holder(&self, node: NodeId) -> Holder {
+        self.node(node).holder
     }
 
     /// Begins the next epoch.
@@ -310,23 +316,23 @@ impl Tree {
         });
     }
 
-    /// Adds `run`, computed by sequence `seq` behind `at`, for `owner`. The caller's lock moves from `at` to the result.
+    /// Adds `run`, computed by sequence `seq` behind `at`, for `holder`. The caller's lock moves from `at` to the result.
     ///
     /// 1. Follow what is held already (another sequence may have computed the same): those tokens are duplicates.
     /// 2. Grow the leaf in place if it is the caller's alone: nobody else may stand at its old end.
     /// 3. Else hang a new leaf behind it. A leaf that becomes an inner node gives its id back: the new leaf's id owns its path.
-    pub fn extend(&mut self, at: NodeId, owner: Owner, run: &[Token], seq: SeqId) -> Extended {
+    pub fn extend(&mut self, at: NodeId, holder: Holder, run: &[Token], seq: SeqId) -> Extended {
         debug_assert!(self.node(at).n_locks > 0 || at == ROOT, "the caller holds a lock on the node it extends");
         let start = self.node(at).end();
         // 1: the held part of the run.
-        let hit = self.find_behind(at, owner, run);
+        let hit = self.find_behind(at, holder, run);
         let n_duplicate = hit.n_tokens - start;
         let joint = self.split(hit.node, hit.n_tokens);
         let rest = &run[n_duplicate..];
         let mut released = None;
         let node = if rest.is_empty() {
             joint
-        } else if joint != ROOT && self.is_grown_by(joint, owner, seq) {
+        } else if joint != ROOT && self.is_grown_by(joint, holder, seq) {
             // 2: grow in place; the edge is held by the caller's one lock.
             let grown = self.node_mut(joint);
             grown.edge.extend_from_slice(rest);
@@ -339,12 +345,12 @@ impl Tree {
             // What goes on where a leaf ended is a conversation that came back, and expected again. Behind a prefix that others
             // stand on, too, everybody begins anew, and so behind the house's own text.
             let behind = self.node(joint);
-            let goes_on = joint != ROOT && behind.owner == owner && behind.seq.is_some();
+            let goes_on = joint != ROOT && behind.holder == holder && behind.seq.is_some();
             let reuse = if goes_on { behind.reuse.continued() } else { Reuse::Once };
             released = self.node_mut(joint).seq.take().filter(|&old| old != seq);
             let leaf = self.insert(Node {
                 parent: joint,
-                owner,
+                holder,
                 start: self.node(joint).end(),
                 edge: rest.to_vec(),
                 children: Vec::new(),
@@ -387,7 +393,7 @@ impl Tree {
 
     /// A leaf that can be given up and whose owner is meant.
     pub fn leaf_of(&self, is_meant: impl Fn(Owner) -> bool) -> Option<Leaf> {
-        self.evictable_leaves().find(|(_, node)| is_meant(node.owner)).map(|(leaf, _)| leaf)
+        self.evictable_leaves().find(|(_, node)| is_meant(node.holder.owner)).map(|(leaf, _)| leaf)
     }
 
     fn evictable_leaves(&self) -> impl Iterator<Item = (Leaf, &Node)> {
@@ -415,7 +421,7 @@ impl Tree {
         if inherited {
             parent.seq = Some(seq);
         }
-        Evicted { n_cells: node.edge.len(), owner: node.owner, path, start: node.start, seq, inherited }
+        Evicted { n_cells: node.edge.len(), holder: node.holder, path, start: node.start, seq, inherited }
     }
 
     /// The tokens from the root to the end of `node`.
@@ -441,7 +447,8 @@ impl Tree {
                 let parent = self.node(node.parent);
                 assert_eq!(parent.end(), node.start, "an edge begins where its parent's ends");
                 assert_eq!(parent.children.iter().filter(|&&c| c == id).count(), 1, "a parent knows its child once");
-                assert!(node.owner.may_see(parent.owner), "who may see a node may see what it stands on");
+                let sees = node.parent == ROOT || node.holder.may_see(parent.holder);
+                assert!(sees, "who may see a node may see what it stands on");
                 assert_eq!(node.children.is_empty(), node.seq.is_some(), "leaves have an id, inner nodes have none");
             }
             seqs.extend(node.seq);
@@ -451,7 +458,7 @@ impl Tree {
             for (i, &a) in node.children.iter().enumerate() {
                 for &b in &node.children[i + 1..] {
                     let (a, b) = (self.node(a), self.node(b));
-                    assert!(a.owner != b.owner || a.edge[0] != b.edge[0], "siblings of one owner begin differently");
+                    assert!(a.holder != b.holder || a.edge[0] != b.edge[0], "siblings of one holder begin differently");
                 }
             }
             n_cells += node.edge.len();
@@ -465,10 +472,10 @@ impl Tree {
         assert_eq!(seqs.len(), n_seqs, "an id stands on one leaf");
     }
 
-    /// Whether `node` is a leaf that only the running sequence `seq` of `owner` stands on.
-    fn is_grown_by(&self, node: NodeId, owner: Owner, seq: SeqId) -> bool {
+    /// Whether `node` is a leaf that only the running sequence `seq` of `holder` stands on.
+    fn is_grown_by(&self, node: NodeId, holder: Holder, seq: SeqId) -> bool {
         let node = self.node(node);
-        node.seq == Some(seq) && node.owner == owner && node.n_locks == 1 && node.n_pins == 0
+        node.seq == Some(seq) && node.holder == holder && node.n_locks == 1 && node.n_pins == 0
     }
 
     /// Makes a node end at position `at`, which lies in `node`'s edge or at its end. The lower part keeps the id `node`.
@@ -485,7 +492,7 @@ impl Tree {
         let n_upper = at - lower.start;
         let upper = Node {
             parent: lower.parent,
-            owner: lower.owner,
+            holder: lower.holder,
             start: lower.start,
             edge: lower.edge[..n_upper].to_vec(),
             children: vec![node],

@@ -5,13 +5,14 @@
 //! that parts from it behind one, too, and cut there. Nothing is shared.
 
 use super::cache::Checkpoint;
+use super::holder::Holder;
 use super::value::{Clock, Reuse};
 use crate::engine::SeqId;
 use crate::request::{Owner, Token};
 
 #[derive(Debug)]
 pub struct Whole {
-    pub owner: Owner,
+    pub holder: Holder,
     pub tokens: Vec<Token>,
     pub seq: SeqId,
     pub is_pinned: bool,
@@ -49,10 +50,10 @@ pub struct Wholes {
 }
 
 impl Wholes {
-    /// What gives the longest beginning of `tokens` among all that `owner` may see: a whole that they continue, or one that can be
+    /// What gives the longest beginning of `tokens` among all that `holder` may see: a whole that they continue, or one that can be
     /// cut where they still agree. Of equals the one that loses least. Changes nothing.
-    pub fn find(&self, owner: Owner, tokens: &[Token]) -> Option<Found> {
-        let visible = self.held.iter().filter(|whole| owner.may_see(whole.owner));
+    pub fn find(&self, holder: Holder, tokens: &[Token]) -> Option<Found> {
+        let visible = self.held.iter().filter(|whole| holder.may_see(whole.holder));
         let fitting = visible.filter_map(|whole| {
             let n_common = whole.n_common(tokens);
             let is_cut = n_common < whole.tokens.len();
@@ -64,11 +65,18 @@ impl Wholes {
         fitting.max_by_key(|&(n_tokens, n_all, _)| (n_tokens, n_all)).map(|(.., found)| found)
     }
 
+    /// How many of `tokens` `holder` could use under other adapters.
+    pub fn n_under_others(&self, holder: Holder, tokens: &[Token]) -> usize {
+        let others = self.held.iter().filter(|whole| holder.would_see(whole.holder));
+        let ended = others.filter(|whole| tokens.starts_with(&whole.tokens));
+        ended.map(|whole| whole.tokens.len()).max().unwrap_or(0)
+    }
+
     /// Longest common prefix with anything held: what would be reused if the memory could be cut.
-    pub fn common_len(&self, owner: Owner, tokens: &[Token]) -> usize {
+    pub fn common_len(&self, holder: Holder, tokens: &[Token]) -> usize {
         self.held
             .iter()
-            .filter(|whole| owner.may_see(whole.owner))
+            .filter(|whole| holder.may_see(whole.holder))
             .map(|whole| whole.n_common(tokens))
             .max()
             .unwrap_or(0)
@@ -80,10 +88,10 @@ impl Wholes {
         Some(self.held.swap_remove(place))
     }
 
-    /// Keeps a finished sequence. One that holds the same tokens for the same owner already is used instead: `false`.
-    pub fn keep(&mut self, owner: Owner, tokens: Vec<Token>, seq: SeqId, reuse: Reuse) -> bool {
+    /// Keeps a finished sequence. One that holds the same tokens for the same holder already is used instead: `false`.
+    pub fn keep(&mut self, holder: Holder, tokens: Vec<Token>, seq: SeqId, reuse: Reuse) -> bool {
         self.tick += 1;
-        if let Some(same) = self.held.iter_mut().find(|whole| owner.may_see(whole.owner) && whole.tokens == tokens) {
+        if let Some(same) = self.held.iter_mut().find(|whole| holder.may_see(whole.holder) && whole.tokens == tokens) {
             same.used = self.tick;
             same.clock = self.clock;
             same.reuse.hit();
@@ -91,7 +99,7 @@ impl Wholes {
         }
         let checkpoints = Vec::new();
         self.held.push(Whole {
-            owner,
+            holder,
             tokens,
             seq,
             is_pinned: false,
@@ -116,8 +124,8 @@ impl Wholes {
     }
 
     /// Marks the whole with exactly these tokens as pinned or not.
-    pub fn set_pinned(&mut self, owner: Owner, tokens: &[Token], is_pinned: bool) {
-        for whole in self.held.iter_mut().filter(|whole| whole.owner == owner && whole.tokens == tokens) {
+    pub fn set_pinned(&mut self, holder: Holder, tokens: &[Token], is_pinned: bool) {
+        for whole in self.held.iter_mut().filter(|whole| whole.holder == holder && whole.tokens == tokens) {
             whole.is_pinned = is_pinned;
         }
     }
@@ -136,7 +144,7 @@ impl Wholes {
 
     /// The unpinned ones of owners that are meant.
     pub fn of(&self, is_meant: impl Fn(Owner) -> bool) -> Vec<SeqId> {
-        let meant = self.held.iter().filter(|whole| !whole.is_pinned && is_meant(whole.owner));
+        let meant = self.held.iter().filter(|whole| !whole.is_pinned && is_meant(whole.holder.owner));
         meant.map(|whole| whole.seq).collect()
     }
 
@@ -167,7 +175,7 @@ impl Wholes {
 mod tests {
     use super::*;
 
-    const ALICE: Owner = Owner::Private([1; 32]);
+    const ALICE: Holder = Holder::bare(Owner::Private([1; 32]));
 
     fn tokens(text: &str) -> Vec<Token> {
         text.bytes().map(|byte| Token(byte.into())).collect()
@@ -180,7 +188,7 @@ mod tests {
         assert_eq!(wholes.find(ALICE, &tokens("hello you")).map(|whole| whole.seq), Some(SeqId(1)));
         assert!(wholes.find(ALICE, &tokens("hell")).is_none());
         assert!(wholes.find(ALICE, &tokens("help me")).is_none());
-        assert!(wholes.find(Owner::Public, &tokens("hello you")).is_none(), "it is private");
+        assert!(wholes.find(Holder::HOUSE, &tokens("hello you")).is_none(), "it is private");
         assert_eq!(wholes.common_len(ALICE, &tokens("help me")), 3);
     }
 
@@ -199,7 +207,7 @@ mod tests {
         assert_eq!(find(&wholes, "hello yo"), Some((1, 4, true)));
         assert_eq!(find(&wholes, "hel"), None);
         assert_eq!(find(&wholes, "hello you there?"), Some((1, 15, false)));
-        assert!(wholes.find(Owner::Public, &tokens("hello you, Bob")).is_none(), "it is private");
+        assert!(wholes.find(Holder::HOUSE, &tokens("hello you, Bob")).is_none(), "it is private");
         wholes.keep(ALICE, tokens("hello you"), SeqId(2), Reuse::Once);
         assert_eq!(find(&wholes, "hello you, Bob"), Some((2, 9, false)), "nothing is lost for it");
         wholes.take(SeqId(2));
@@ -212,8 +220,8 @@ mod tests {
     #[test]
     fn the_whole_that_is_worth_least_goes_first_and_a_pinned_one_never() {
         let mut wholes = Wholes::default();
-        wholes.keep(Owner::Public, tokens("pin"), SeqId(0), Reuse::Once);
-        wholes.set_pinned(Owner::Public, &tokens("pin"), true);
+        wholes.keep(Holder::HOUSE, tokens("pin"), SeqId(0), Reuse::Once);
+        wholes.set_pinned(Holder::HOUSE, &tokens("pin"), true);
         wholes.keep(ALICE, tokens("one"), SeqId(1), Reuse::Once);
         wholes.keep(ALICE, tokens("two"), SeqId(2), Reuse::Once);
         assert!(!wholes.keep(ALICE, tokens("one"), SeqId(3), Reuse::Once), "held already, and used now");

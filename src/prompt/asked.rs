@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::store;
-use crate::request::{Client, Dialect, Message, Owner, Request, Role, Sampling, Wanted};
+use crate::request::{Client, Dialect, Message, Owner, Priority, Request, Role, Sampling, Wanted};
 
 /// A pin as its client asked for it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ impl PinWish {
             client: self.client(),
             conversation: None,
             layout: None,
-            is_background: false,
+            priority: Priority::default(),
         }
     }
 }

@@ -305,7 +305,7 @@ fn holds_uuid(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Client, Dialect, Sampling, ToolCall, Wanted};
+    use crate::request::{Client, Dialect, Priority, Sampling, ToolCall, Wanted};
 
     const RULES: &str = "You are the voice of this house and answer briefly.\nUse the tools that you are given.";
     const LIGHT: &str = r#"{"type": "function", "function": {"name": "light", "description": "Switches."}}"#;
@@ -324,7 +324,7 @@ mod tests {
             client: Client { name: "test".into(), salt: None, dialect: Dialect::OpenAi },
             conversation: None,
             layout: None,
-            is_background: false,
+            priority: Priority::default(),
         }
     }
 

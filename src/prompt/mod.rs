@@ -4,6 +4,7 @@
 //! cuts. One OS thread owns what it remembers: prepared templates, tokens of stretches, the profiles' heads, tool sets, what
 //! changes in clients' prompts. It computes nothing on the model and knows no HTTP.
 
+mod adapters;
 mod answers;
 mod asked;
 mod calls;
@@ -41,6 +42,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub use adapters::KnownAdapter;
 pub use asked::PinWish;
 pub use documents::{Past, order as order_documents};
 pub use echoes::Spoken;
@@ -55,7 +57,7 @@ pub use seen::{ToolsOrder, ToolsUse};
 
 // Whoever has a plan has these with it.
 pub use crate::engine::{AnswerParts, AnswerReader, AnswerRules, EngineError, PlainReader};
-use crate::request::{LayoutMode, Owner, Request, TokenPrompt};
+use crate::request::{AdapterSet, LayoutMode, Owner, Request, TokenPrompt};
 
 /// The planner's door. Cheap to clone; the planner ends when the last one is gone.
 #[derive(Clone)]
@@ -68,6 +70,7 @@ pub struct Inbox(mpsc::Receiver<Command>);
 
 enum Command {
     Plan { request: Box<Request>, reply: oneshot::Sender<Result<Planned, PromptError>> },
+    Count { request: Box<Request>, reply: oneshot::Sender<Result<usize, PromptError>> },
     Remember(Box<Spoken>),
     Forget { whose: Option<Owner>, done: oneshot::Sender<()> },
     Head { wish: Box<PinWish>, reply: oneshot::Sender<Result<Head, PromptError>> },
@@ -87,6 +90,13 @@ impl PlannerHandle {
         let (reply, planned) = oneshot::channel();
         self.send(Command::Plan { request: Box::new(request), reply })?;
         planned.await.map_err(|_| PlanFailure::Stopped)?.map_err(PlanFailure::Prompt)
+    }
+
+    /// How many tokens the prompt of `request` has as it was sent, without what hob adds. Nothing is learnt from it.
+    pub async fn count(&self, request: Request) -> Result<usize, PlanFailure> {
+        let (reply, counted) = oneshot::channel();
+        self.send(Command::Count { request: Box::new(request), reply })?;
+        counted.await.map_err(|_| PlanFailure::Stopped)?.map_err(PlanFailure::Prompt)
     }
 
     /// Keeps the tokens of an answer for when its client sends it back. Forgotten if the planner is too busy: that costs
@@ -146,7 +156,7 @@ pub enum PlanFailure {
 }
 
 /// An assistant of the house, its files read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Profile {
     pub name: String,
     pub system: String,
@@ -157,6 +167,8 @@ pub struct Profile {
     pub max_tokens: Option<usize>,
     /// Whether the model thinks, if a request does not say; `None`: as its template has it.
     pub thinking: Option<bool>,
+    /// What its requests are computed under that do not say; `None`: what is in force by default.
+    pub adapters: Option<AdapterSet>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -213,6 +225,8 @@ pub struct Planned {
     pub profile: Option<String>,
     /// The request's own, else the profile's.
     pub max_tokens: Option<usize>,
+    /// What prompt and answer are computed under.
+    pub adapters: AdapterSet,
     /// What the answer must obey, and who reads it.
     pub rules: Arc<AnswerRules>,
     pub reader: Arc<dyn AnswerReader>,
@@ -258,6 +272,8 @@ pub struct Head {
     /// The profile's name, or the one that its client gave.
     pub name: String,
     pub owner: Owner,
+    /// What it is computed under.
+    pub adapters: AdapterSet,
     /// It is a profile's.
     pub is_configured: bool,
     pub prompt: TokenPrompt,

@@ -25,7 +25,7 @@ use super::live::LiveBlock;
 use super::sentinel::{Controls, Reserved};
 use super::toolset::Toolset;
 use super::{Profile, PromptError, Section, Volatility, fallback};
-use crate::request::{Message, Role};
+use crate::request::{AdapterSet, Message, Role};
 
 /// What the assistant says to documents and instructions that came in a user's turn. It never changes: it is in each pin.
 const NOTED: &str = "Noted.";
@@ -38,6 +38,7 @@ pub(super) struct House {
     pub(super) name: String,
     pub(super) max_tokens: Option<usize>,
     pub(super) thinking: Option<bool>,
+    pub(super) adapters: Option<AdapterSet>,
     /// As configured: sentinels are put where they are prepared.
     pub(super) tools: Vec<String>,
     policy: String,
@@ -49,7 +50,7 @@ pub(super) struct House {
 
 impl House {
     pub(super) fn new(profile: Profile, controls: &Controls) -> Result<House, PromptError> {
-        let Profile { name, system, tools, documents, max_tokens, thinking } = profile;
+        let Profile { name, system, tools, documents, max_tokens, thinking, adapters } = profile;
         let guarded = |mut text: String, what: &str| match controls.guard(&mut text) {
             Ok(_) => Ok(text),
             Err(Reserved(code)) => {
@@ -70,7 +71,16 @@ impl House {
         if !parts.is_empty() {
             parts.insert(0, DOCUMENTS_INTRO.to_string());
         }
-        Ok(House { name, max_tokens, thinking, tools, policy, documents: parts.join("\n\n"), documents_sections })
+        Ok(House {
+            name,
+            max_tokens,
+            thinking,
+            adapters,
+            tools,
+            policy,
+            documents: parts.join("\n\n"),
+            documents_sections,
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
+use super::adapters::{Adapters, KnownAdapter};
 use super::answers::Answers;
 use super::asked::{PinWish, Wishes};
 use super::echoes::Calls;
@@ -41,6 +42,7 @@ pub struct Planner {
     answers: Answers,
     tokeniser: Tokeniser,
     heads: Heads,
+    adapters: Adapters,
     layout: Layout,
     kept: Kept,
     wishes: Wishes,
@@ -87,6 +89,7 @@ impl Planner {
             toolsets: Toolsets::new(template, controls.clone()),
             heads: Heads::new(controls.clone()),
             controls,
+            adapters: Adapters::default(),
             layout: Layout { mode: LayoutMode::Off, n_context_tokens: usize::MAX, file: None },
             kept: Kept::load(None),
             wishes: Wishes::default(),
@@ -106,6 +109,12 @@ impl Planner {
     pub fn with_layout(mut self, layout: Layout) -> Planner {
         self.kept = Kept::load(layout.file.clone());
         self.layout = layout;
+        self
+    }
+
+    /// `adapters` were loaded with the model, in this order; at most `N_ADAPTERS_MAX`.
+    pub fn with_adapters(mut self, adapters: Vec<KnownAdapter>) -> Planner {
+        self.adapters = Adapters(adapters);
         self
     }
 
@@ -192,6 +201,13 @@ impl Planner {
         Ok(Planned { tools: tools_use, ..planned })
     }
 
+    /// How many tokens the prompt of `request` has as it was sent, without what hob adds: a client that only counts has no
+    /// turn, so no evidence, tool set or record comes of it. That texts are tokenised sooner next time does.
+    pub fn count(&mut self, request: &Request, now: &Moment) -> Result<usize, PromptError> {
+        let planned = self.plan_with(request, &request.tools, now, Mode::Off, Fit::Free, false)?;
+        Ok(planned.prompt.tokens.len())
+    }
+
     /// The request's tools as they are to be rendered.
     fn arrange_tools<'r>(
         &mut self,
@@ -233,6 +249,7 @@ impl Planner {
             answers,
             tokeniser,
             heads,
+            adapters,
             layout,
             kept,
             is_stored,
@@ -244,6 +261,11 @@ impl Planner {
         let is_frozen = mode == Mode::Optimise && landing.prints_date;
         let mut wanted = wanted::with_default(&request.wanted, house.and_then(|house| house.thinking)).into_owned();
         wanted::guard(&mut wanted, controls)?;
+        // No template, grammar or reader depends on them.
+        let adapters = match wanted.adapters.take() {
+            Some(wishes) => adapters.set(&wishes)?,
+            None => house.and_then(|house| house.adapters).unwrap_or(adapters.default_set()),
+        };
         let shown = Shown::at(if is_frozen { self.pinned.shown() } else { now }, wanted);
         let house_slots = match with_house {
             true => {
@@ -370,6 +392,7 @@ impl Planner {
             rules: answer.rules,
             reader: answer.reader,
             max_tokens: request.max_tokens.or(house.and_then(|house| house.max_tokens)),
+            adapters,
             timings: PlanTimings {
                 plan: (arranged - prepared) + tokenised.elapsed(),
                 render: (prepared - started) + (rendered - arranged),
@@ -405,7 +428,7 @@ impl Planner {
     /// What to keep warm: of each profile the head that all its requests share. A profile without a stable end has none.
     pub fn pins(&mut self) -> Result<Vec<Head>, PromptError> {
         self.pinned.recall();
-        let Planner { houses, landing, toolsets, tokeniser, heads, pinned, .. } = self;
+        let Planner { houses, landing, toolsets, tokeniser, heads, adapters, pinned, .. } = self;
         let by_fallback = toolsets.by_fallback();
         let mut pins = Vec::with_capacity(houses.len());
         for house in houses.iter() {
@@ -427,7 +450,8 @@ impl Planner {
             // The last is the pin's own end.
             if cuts.pop().is_some() {
                 let (name, owner, prompt) = (house.name.clone(), Owner::Public, TokenPrompt { tokens, cuts });
-                pins.push(Head { name, owner, is_configured: true, prompt, sections });
+                let adapters = house.adapters.unwrap_or(adapters.default_set());
+                pins.push(Head { name, owner, adapters, is_configured: true, prompt, sections });
             } else {
                 tracing::warn!(profile = house.name, "no control token ends this profile's head: it is not pinned");
             }
@@ -444,11 +468,12 @@ impl Planner {
 
     /// What to keep warm for `wish`: all that stays the same in front of its client's conversations.
     pub fn head(&mut self, wish: &PinWish, now: &Moment) -> Result<Head, PromptError> {
-        let Planned { prompt, sections, .. } = self.plan(&wish.request(), now)?;
+        let Planned { prompt, adapters, sections, .. } = self.plan(&wish.request(), now)?;
         let TokenPrompt { mut tokens, mut cuts } = prompt;
         tokens.truncate(cuts.pop().ok_or(PromptError::NoHead)?);
         let prompt = TokenPrompt { tokens, cuts };
-        Ok(Head { name: wish.name.clone(), owner: wish.owner(), is_configured: false, prompt, sections })
+        let (name, owner) = (wish.name.clone(), wish.owner());
+        Ok(Head { name, owner, adapters, is_configured: false, prompt, sections })
     }
 
     /// The pins anew, if the template prints the date and it is another one than theirs. In `optimise` they keep theirs, but for
@@ -505,6 +530,10 @@ impl Planner {
                     let planned = self.plan(&request, &(self.clock)());
                     // A client that left in the meantime wants no answer.
                     let _ = reply.send(planned);
+                }
+                Ok(Command::Count { request, reply }) => {
+                    let counted = self.count(&request, &(self.clock)());
+                    let _ = reply.send(counted);
                 }
                 Ok(Command::Remember(spoken)) => self.remember(&spoken),
                 Ok(Command::Forget { whose, done }) => {

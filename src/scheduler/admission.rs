@@ -1,20 +1,23 @@
 //! Admission: who runs, on which held prefix, with how many cells promised; who follows whom; who gives way.
 //!
 //! A *leader* is a running sequence that is about to compute what another one needs next; the other one *follows* it and takes
-//! its cells after each step instead of computing them again. A sequence that gives its cells up is *parked*: it runs again first.
+//! its cells after each step instead of computing them again. A sequence that gives its place or its cells up is *parked*: what
+//! it computed stays in the tree, and it waits to go on.
 
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tracing::{debug, error, warn};
 
 use super::Pin;
+use super::queue::{self, Place, Waiting};
 use super::restoring::Restoring;
 use super::sequence::{Follows, GROWTH, Running, Sequence, Work};
 use super::step::Scheduler;
 use crate::engine::Engine;
 use crate::kv::{Restorable, Standing};
-use crate::request::{CacheUse, Finish, MissCause};
+use crate::request::{CacheUse, Finish, MissCause, Owner};
 use crate::telemetry::{MissedRecord, Record};
 
 /// A request follows another that is computing its next tokens if that saves at least this many. Fewer than a third of a
@@ -70,7 +73,7 @@ impl<E: Engine> Scheduler<E> {
         }
         // Behind what it had in common with its leader, it may have been saved itself.
         let Running { sequence, .. } = &self.running[index];
-        match self.cache.restorable(sequence.owner, sequence.reusable()) {
+        match self.cache.restorable(sequence.holder, sequence.reusable()) {
             Some(restorable) if !restorable.is_faster => {
                 self.tell_slower(restorable);
                 self.tell_admitted(index, MissCause::RestoreSlower);
@@ -86,38 +89,95 @@ impl<E: Engine> Scheduler<E> {
         true
     }
 
-    /// Admits parked sequences, then waiting ones, in order, while they fit; then a pin to warm.
+    /// Admits those who wait, one after the other, while they fit; then a pin to warm.
     pub(super) fn admit(&mut self) {
         if self.savings.sweep_wait().is_some() {
             return;
         }
-        while self.n_answering() < self.parallel {
-            let (sequence, was_parked) = match self.parked.pop_front() {
-                Some(sequence) => (sequence, true),
-                None => match self.waiting.pop_front() {
-                    Some(sequence) => (sequence, false),
-                    None => break,
-                },
-            };
-            match self.try_admit(sequence) {
-                None if was_parked => {}
-                None => {
-                    self.n_waiting.fetch_sub(1, Ordering::Relaxed);
-                }
-                Some(sequence) => {
-                    let queue = if was_parked { &mut self.parked } else { &mut self.waiting };
-                    queue.push_front(sequence);
-                    break;
-                }
+        while let Some(index) = self.next_waiting() {
+            if self.n_answering() >= self.parallel {
+                let newcomer = self.as_waiting(&self.waiting[index]);
+                let Some(place) = self.place_for(&newcomer) else { break };
+                self.park(place);
             }
+            // What was parked stands behind it.
+            let sequence = self.waiting.remove(index);
+            let (key, was_running) = (sequence.key, sequence.was_running);
+            if let Some(sequence) = self.try_admit(sequence) {
+                self.waiting.insert(0, sequence);
+                break;
+            }
+            if !was_running {
+                self.n_waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+            let is_passed_over = self.waiting.iter().any(|sequence| sequence.key < key);
+            self.n_passed = if is_passed_over { self.n_passed + 1 } else { 0 };
         }
         self.is_warming_blocked = false;
         if self.waiting.is_empty()
-            && self.parked.is_empty()
             && let Some(index) = self.pins.next()
         {
             self.is_warming_blocked = !self.start_warming(index);
         }
+    }
+
+    /// Who is next; where there is room, at times the one that has waited longest, which keeps its place then. One place alone
+    /// is kept so.
+    fn next_waiting(&mut self) -> Option<usize> {
+        let is_turn = self.n_passed >= queue::TURN
+            && self.n_answering() < self.parallel
+            && !self.running.iter().any(|running| running.sequence.keeps_place);
+        if is_turn {
+            let oldest = self.waiting.iter_mut().enumerate().min_by_key(|(_, sequence)| sequence.key);
+            return oldest.map(|(index, sequence)| {
+                sequence.keeps_place = true;
+                index
+            });
+        }
+        queue::next(self.waiting.iter().map(|sequence| self.as_waiting(sequence)))
+    }
+
+    fn as_waiting(&self, sequence: &Sequence<E::Sampler>) -> Waiting {
+        Waiting {
+            priority: sequence.priority,
+            n_running: self.n_running(sequence.holder.owner),
+            was_running: sequence.was_running,
+            share: self.shares.of(sequence.holder.owner.client()),
+            key: sequence.key,
+        }
+    }
+
+    /// Answers in progress of the client of `owner`.
+    fn n_running(&self, owner: Owner) -> usize {
+        let answers = self.running.iter().filter(|running| !running.sequence.is_warming());
+        answers.filter(|running| running.sequence.holder.owner.is_client_of(owner)).count()
+    }
+
+    /// The running answer whose place `newcomer` takes, if it may take one.
+    fn place_for(&self, newcomer: &Waiting) -> Option<usize> {
+        let answers = self.running.iter().enumerate().filter(|(_, running)| !running.sequence.is_warming());
+        let (indices, places): (Vec<usize>, Vec<Place>) = answers
+            .map(|(index, Running { sequence, .. })| {
+                let place = Place {
+                    priority: sequence.priority,
+                    n_running: self.n_running(sequence.holder.owner),
+                    has_spoken: sequence.has_spoken(),
+                    is_kept: sequence.keeps_place,
+                };
+                (index, place)
+            })
+            .unzip();
+        queue::gives_way(newcomer, &places).map(|place| indices[place])
+    }
+
+    /// The one that matters least of those running that `may` be meant: the newest of the lowest class, a pin that is just
+    /// warming before all others.
+    pub(super) fn least(&self, may: impl Fn(&Sequence<E::Sampler>) -> bool) -> Option<usize> {
+        let running = self.running.iter().enumerate().filter(|(_, running)| may(&running.sequence));
+        let order = |&(index, Running { sequence, .. }): &(usize, &Running<_>)| {
+            (!sequence.is_warming(), sequence.priority, Reverse(index))
+        };
+        running.min_by_key(order).map(|(index, _)| index)
     }
 
     /// Makes a sequence run; gives it back if it does not fit now. One that cannot ever fit is ended.
@@ -132,17 +192,17 @@ impl<E: Engine> Scheduler<E> {
             return None;
         }
         if self.cache.is_shared()
-            && let Some(pin) = self.pins.cold_prefix_of(sequence.owner, &sequence.tokens)
+            && let Some(pin) = self.pins.cold_prefix_of(sequence.holder, &sequence.tokens)
         {
             self.start_warming(pin);
         }
         loop {
-            let n_hit = self.cache.find(sequence.owner, sequence.reusable());
+            let n_hit = self.cache.find(sequence.holder, sequence.reusable());
             let follows = self.find_leader(&sequence, n_hit, self.running.len());
             // A follower takes what its leader computes first, and is restored behind that.
             let found = match follows {
                 Some(_) => None,
-                None => self.cache.restorable(sequence.owner, sequence.reusable()),
+                None => self.cache.restorable(sequence.holder, sequence.reusable()),
             };
             let restorable = found.filter(|found| found.is_faster);
             let slower = found.filter(|found| !found.is_faster);
@@ -158,8 +218,11 @@ impl<E: Engine> Scheduler<E> {
                     self.start(sequence, standing, follows, cause);
                     return None;
                 }
-                // Room is made by whoever matters least: a pin that is just warming, then, when nobody else runs, warm pins.
-                Ok(None) => match self.running.iter().position(|running| running.sequence.is_warming()) {
+                // Room is made by whoever matters least: a pin that is just warming, answers of lower classes, then, when
+                // nobody else runs, warm pins.
+                Ok(None) => match self
+                    .least(|other| other.is_warming() || (other.priority < sequence.priority && !other.keeps_place))
+                {
                     Some(index) => self.park(index),
                     None if !self.running.is_empty() => return Some(sequence),
                     None if self.give_up_pins() => {}
@@ -198,7 +261,7 @@ impl<E: Engine> Scheduler<E> {
         let n_needed = |n_hit: usize| (n_tokens + n_first).min(n_cells).saturating_sub(n_hit.max(n_led));
         let reusable = sequence.reusable();
         let held = restorable.map_or(reusable, |restorable| &reusable[..restorable.n_stand]);
-        self.cache.stand(&mut self.engine, sequence.owner, held, n_needed).map_err(|error| error.to_string())
+        self.cache.stand(&mut self.engine, sequence.holder, held, n_needed).map_err(|error| error.to_string())
     }
 
     fn start(
@@ -209,6 +272,8 @@ impl<E: Engine> Scheduler<E> {
         cause: MissCause,
     ) {
         sequence.follows = follows;
+        sequence.served = self.n_steps;
+        sequence.was_running = false;
         debug!(
             key = sequence.key,
             n_tokens = sequence.tokens.len(),
@@ -218,7 +283,7 @@ impl<E: Engine> Scheduler<E> {
         );
         if let Work::Answer(answer) = &sequence.work
             && answer.cache.is_none()
-            && !sequence.is_background
+            && !sequence.is_background()
         {
             let files = self.cache.touch(&standing, sequence.reusable());
             if let Some(disk) = &self.savings.disk {
@@ -234,24 +299,25 @@ impl<E: Engine> Scheduler<E> {
 
     pub(super) fn miss_cause(&self, sequence: &Sequence<E::Sampler>) -> MissCause {
         let last_cut = sequence.cuts.last().copied().unwrap_or(0);
-        self.cache.miss_cause(sequence.owner, &sequence.tokens, last_cut)
+        self.cache.miss_cause(sequence.holder, &sequence.tokens, last_cut)
     }
 
     /// Tells the client what it did not have to wait for; a follower hears it when its leader is done.
     pub(super) fn tell_admitted(&mut self, index: usize, cause: MissCause) {
         let Running { sequence, standing } = &mut self.running[index];
         let n_cached = standing.n_past();
+        sequence.n_began = n_cached;
         let n_prompt = sequence.n_prompt;
         let n_restored = (sequence.n_from_ram + sequence.n_from_disk).min(n_cached);
         if let Work::Answer(answer) = &mut sequence.work {
             if answer.cache.is_none()
-                && let Some(missed) = self.cache.missed(sequence.owner, &sequence.tokens, n_cached)
+                && let Some(missed) = self.cache.missed(sequence.holder, &sequence.tokens, n_cached)
             {
                 let (n_tokens, n_more_bytes) = (missed.n_tokens, missed.n_more_bytes);
                 (self.record)(Record::Missed(MissedRecord { n_tokens, n_more_bytes }));
             }
             answer.admit(CacheUse { n_prompt, n_cached, n_restored, cause }, Instant::now());
-            self.pins.count_hit(sequence.owner, &sequence.tokens, n_cached);
+            self.pins.count_hit(sequence.holder, &sequence.tokens, n_cached);
         }
     }
 
@@ -262,7 +328,7 @@ impl<E: Engine> Scheduler<E> {
         }
         let reusable = sequence.reusable();
         let leaders = self.running[..end].iter().filter(|leader| {
-            sequence.owner.may_see(leader.sequence.owner)
+            sequence.holder.may_see(leader.sequence.holder)
                 && leader.sequence.tokens.len() == leader.sequence.n_prompt
                 && leader.n_past() <= n_hit
         });
@@ -280,11 +346,11 @@ impl<E: Engine> Scheduler<E> {
     /// Starts to warm a cold pin, if it fits without taking anything from running sequences.
     fn start_warming(&mut self, index: usize) -> bool {
         let pin = self.pins.start(index);
-        let (owner, prompt) = (pin.owner, pin.prompt.clone());
+        let (holder, prompt) = (pin.holder(), pin.prompt.clone());
         self.next_key += 1;
-        let mut sequence = Sequence::warming(self.next_key, index, owner, prompt);
-        let n_hit = self.cache.find(sequence.owner, &sequence.tokens);
-        let found = self.cache.restorable(sequence.owner, &sequence.tokens);
+        let mut sequence = Sequence::warming(self.next_key, index, holder, prompt);
+        let n_hit = self.cache.find(sequence.holder, &sequence.tokens);
+        let found = self.cache.restorable(sequence.holder, &sequence.tokens);
         let restorable = found.filter(|found| found.is_faster);
         if restorable.is_none() {
             let cause = self.miss_cause(&sequence);
@@ -310,7 +376,7 @@ impl<E: Engine> Scheduler<E> {
         false
     }
 
-    /// Promises more cells to those who used theirs up; parks the newest sequence if there are none.
+    /// Promises more cells to those who used theirs up; parks who matters least if there are none.
     pub(super) fn grow(&mut self) {
         let mut index = 0;
         while index < self.running.len() {
@@ -327,12 +393,11 @@ impl<E: Engine> Scheduler<E> {
                 index += 1;
                 continue;
             }
-            // A pin that is just warming gives way first, then the newest answer; warm pins only when nobody else is left.
-            let warming = self.running.iter().position(|running| running.sequence.is_warming());
-            match warming.or_else(|| (self.running.len() > 1).then(|| self.running.len() - 1)) {
-                Some(newest) => {
-                    self.park(newest);
-                    if newest < index {
+            // Warm pins give way only when nobody else is left.
+            match self.least(|_| true).filter(|_| self.running.len() > 1) {
+                Some(least) => {
+                    self.park(least);
+                    if least < index {
                         index -= 1;
                     }
                 }
@@ -376,12 +441,16 @@ impl<E: Engine> Scheduler<E> {
         let Running { mut sequence, standing } = self.running.remove(index);
         sequence.follows = None;
         sequence.restoring = None;
+        sequence.was_running = true;
         let n_past = standing.n_past();
         debug!(key = sequence.key, n_past, "parked");
-        self.cache.leave_for(&mut self.engine, standing, &sequence.tokens[..n_past], sequence.is_background);
+        self.cache.leave_for(&mut self.engine, standing, &sequence.tokens[..n_past], sequence.is_background());
         match sequence.work {
             Work::Warm(pin) => self.pins.set_cold(pin),
-            Work::Answer(_) => self.parked.push_back(sequence),
+            Work::Answer(_) => {
+                sequence.n_ahead = sequence.tokens.len() - n_past;
+                self.waiting.push(sequence);
+            }
         }
     }
 }

@@ -11,6 +11,8 @@ pub(super) struct Emission {
     bytes: Vec<u8>,
     /// Text that may be the beginning of a stop text.
     held_back: String,
+    /// The stop text that came, as an index.
+    stopped_by: Option<usize>,
 }
 
 /// What one more piece brought.
@@ -32,8 +34,9 @@ impl Emission {
         self.bytes.extend_from_slice(piece);
         let whole = self.take_whole_characters();
         self.held_back.push_str(&whole);
-        let first_stop = self.stops.iter().filter_map(|stop| self.held_back.find(stop.as_str())).min();
-        if let Some(at) = first_stop {
+        let found = self.stops.iter().enumerate().filter_map(|(idx, stop)| Some((self.held_back.find(stop)?, idx)));
+        if let Some((at, stop_idx)) = found.min() {
+            self.stopped_by = Some(stop_idx);
             self.held_back.truncate(at);
             return Emitted::Stopped(std::mem::take(&mut self.held_back));
         }
@@ -47,6 +50,11 @@ impl Emission {
         let mut text = std::mem::take(&mut self.held_back);
         text.push_str(&String::from_utf8_lossy(&std::mem::take(&mut self.bytes)));
         text
+    }
+
+    /// The stop text that came.
+    pub(super) fn stopped_by(&self) -> Option<&str> {
+        self.stopped_by.map(|idx| self.stops[idx].as_str())
     }
 
     fn take_whole_characters(&mut self) -> String {
@@ -109,6 +117,13 @@ mod tests {
     #[test]
     fn bytes_that_are_no_character_are_replaced_and_end_nothing() {
         assert_eq!(run(&[], &[b"a\xff", b"b\xc3"]), ("a\u{fffd}b\u{fffd}".into(), false));
+    }
+
+    #[test]
+    fn the_stop_text_that_came_first_is_named() {
+        let mut emission = Emission::new(["b", "abc", "abx"].map(str::to_owned).to_vec());
+        assert_eq!((emission.push(b"xa"), emission.stopped_by()), (Emitted::Text("x".into()), None));
+        assert_eq!((emission.push(b"bc"), emission.stopped_by()), (Emitted::Stopped("".into()), Some("abc")));
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! Forgetting: what clients left in cells, RAM and files goes, with their pins and the answers that they are being given. What is
 //! the house's stays.
 
-use std::sync::atomic::Ordering;
-
 use tracing::info;
 
 use super::PinError;
@@ -61,20 +59,12 @@ impl<E: Engine> Scheduler<E> {
         let mut n_ended = 0;
         for index in (0..self.running.len()).rev() {
             let sequence = &self.running[index].sequence;
-            if !sequence.is_warming() && is_meant(sequence.owner) {
+            if !sequence.is_warming() && is_meant(sequence.holder.owner) {
                 self.finish(index, Finish::Error, Some(FORGOTTEN.to_owned()));
                 n_ended += 1;
             }
         }
-        let mut ended = Vec::new();
-        for queue in [&mut self.parked, &mut self.waiting] {
-            let (gone, kept): (Vec<_>, Vec<_>) = queue.drain(..).partition(|sequence| is_meant(sequence.owner));
-            queue.extend(kept);
-            ended.push(gone);
-        }
-        // Those that are parked were admitted once.
-        self.n_waiting.fetch_sub(ended[1].len(), Ordering::Relaxed);
-        for sequence in ended.into_iter().flatten() {
+        for sequence in self.take_waiting(|sequence| is_meant(sequence.holder.owner)) {
             self.end(sequence, Finish::Error, Some(FORGOTTEN.to_owned()));
             n_ended += 1;
         }

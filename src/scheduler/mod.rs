@@ -1,10 +1,11 @@
 //! The scheduler: one OS thread that owns the engine, the prefix tree, the budget, the queue and the running sequences.
 //!
 //! A *step* is one `decode` call: a token for every decoding sequence, then prefill chunks under the token budget.
-//! This file is the door: what others send in and what they can watch. It decides nothing. Inside, `batch` (who joins a
-//! step), `draft` (what it may compute ahead) and `emission` (what text may leave) are pure, `drafting` puts drafts into steps, `sequence` is one request's life, `pins` their state, `pinning` how they
-//! come and go, `admission` says who runs, `saving` and `restoring` copy out of the cells and back beside the steps, `disk` is
-//! the door to files, `forgetting` what goes on demand, `step` is the loop.
+//! This file is the door: what others send in and what they can watch. It decides nothing. Inside, `batch` (who joins a step),
+//! `turns` (under which adapters), `shares` (how much each client had), `queue` (who is next), `draft` (what it may compute
+//! ahead) and `emission` (what text may leave) are pure, `drafting` puts drafts into steps, `sequence` is one request's life,
+//! `pins` their state, `pinning` how they come and go, `admission` says who runs, `saving` and `restoring` copy out of the cells
+//! and back beside the steps, `disk` is the door to files, `forgetting` what goes on demand, `step` is the loop.
 
 mod admission;
 mod batch;
@@ -15,14 +16,16 @@ mod emission;
 mod forgetting;
 mod pinning;
 mod pins;
+mod queue;
 mod restoring;
 mod saving;
 mod sequence;
+mod shares;
 mod step;
 #[cfg(test)]
 mod tests;
+mod turns;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, TrySendError};
@@ -38,8 +41,8 @@ use crate::kv::budget::n_seq_max;
 use crate::kv::learned::Learned;
 use crate::kv::tiers::{Held, Tiers};
 pub use crate::kv::{Budgets, Cells};
-use crate::kv::{Cache, PinsTooLarge};
-use crate::request::{Event, MissCause, Owner, Sampling, TokenPrompt};
+use crate::kv::{Cache, Holder, PinsTooLarge};
+use crate::request::{AdapterSet, Event, MissCause, Owner, Priority, Sampling, TokenPrompt};
 use crate::snapshots::Report;
 use crate::telemetry::Record;
 
@@ -53,8 +56,9 @@ pub struct Submission {
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
     pub owner: Owner,
-    /// What it leaves is never saved, and is the first to be evicted.
-    pub is_background: bool,
+    /// What it is computed under; each of them was loaded with the model.
+    pub adapters: AdapterSet,
+    pub priority: Priority,
     /// When the request was read: TTFT counts from here.
     pub received: Instant,
     /// What telemetry should know of it; the scheduler only passes it on.
@@ -70,14 +74,20 @@ pub struct Pin {
     pub prompt: TokenPrompt,
     /// Whose requests may stand on it.
     pub owner: Owner,
+    /// What it is computed under: only requests under the same may stand on it.
+    pub adapters: AdapterSet,
     /// The configuration names it: it is not taken away, and a start without room for it is refused.
     pub is_configured: bool,
 }
 
 impl Pin {
-    /// A configured one, which everybody may use.
+    /// A configured one, which everybody may use, under no adapter.
     pub fn of_house(name: impl Into<String>, prompt: TokenPrompt) -> Pin {
-        Pin { name: name.into(), prompt, owner: Owner::Public, is_configured: true }
+        Pin { name: name.into(), prompt, owner: Owner::Public, adapters: AdapterSet::NONE, is_configured: true }
+    }
+
+    fn holder(&self) -> Holder {
+        Holder { owner: self.owner, adapters: self.adapters }
     }
 }
 
@@ -117,6 +127,8 @@ pub struct Status {
     pub n_tokens_ahead: usize,
     /// Measured prefill speed, 0 until something was computed.
     pub prefill_tokens_per_second: u64,
+    /// How often other adapters came into force.
+    pub n_adapter_switches: u64,
     /// What lies below the cells, and what may.
     pub lower: Held,
     pub lower_budgets: Budgets,
@@ -233,7 +245,9 @@ impl SchedulerHandle {
     /// Queues all or none. They are seen at once, so that those of one prompt stand on one prefill whatever the time.
     pub fn submit_together(&self, submissions: Vec<Submission>) -> Result<(), SubmitError> {
         let n_more = submissions.len();
-        let admit = |n: usize| (n + n_more <= self.n_waiting_max).then_some(n + n_more);
+        let priority = submissions.iter().map(|submission| submission.priority).max().unwrap_or_default();
+        let n_max = queue::n_places(self.n_waiting_max, priority);
+        let admit = |n: usize| (n + n_more <= n_max).then_some(n + n_more);
         if self.n_waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit).is_err() {
             return Err(self.busy());
         }
@@ -300,10 +314,8 @@ impl SchedulerHandle {
 
     fn busy(&self) -> SubmitError {
         let status = self.status.borrow();
-        // Before anything was measured: as fast as a small machine.
-        let speed = if status.prefill_tokens_per_second == 0 { 100 } else { status.prefill_tokens_per_second };
-        let seconds = (status.n_tokens_ahead as u64).div_ceil(speed).clamp(1, 600);
-        SubmitError::Busy { retry_after: Duration::from_secs(seconds) }
+        let retry_after = queue::retry_after(status.n_tokens_ahead, status.prefill_tokens_per_second);
+        SubmitError::Busy { retry_after }
     }
 }
 
@@ -393,8 +405,7 @@ fn open<M: Model>(
         engine,
         vocab: model.vocab(),
         running: Vec::new(),
-        parked: VecDeque::new(),
-        waiting: VecDeque::new(),
+        waiting: Vec::new(),
         pins: pins::Pins::new(pins),
         parallel: options.parallel,
         n_waiting,
@@ -406,8 +417,13 @@ fn open<M: Model>(
             Speculation::Measured => Some(draft::Costs::untried()),
             Speculation::Free => Some(draft::Costs::free()),
         },
+        turns: turns::Turns::default(),
         next_key: 0,
         n_steps: 0,
+        n_chunked: 0,
+        is_after_chunk: false,
+        shares: shares::Shares::default(),
+        n_passed: 0,
         sampled: None,
         is_warming_blocked: false,
     })

@@ -79,16 +79,16 @@ impl<E: Engine> Scheduler<E> {
         if !self.cache.is_shared() || !self.cache.saves() {
             return;
         }
-        self.save_later(pin.owner, &pin.prompt.tokens, &pin.prompt.cuts, Kept::Pin);
+        self.save_later(pin.holder(), &pin.prompt.tokens, &pin.prompt.cuts, Kept::Pin);
         // Its client's own requests may have saved it before.
         if pin.owner != Owner::Public {
-            self.keep_when_saved(pin.owner, &pin.prompt.tokens, Kept::Pin);
+            self.keep_when_saved(pin.holder(), &pin.prompt.tokens, Kept::Pin);
         }
     }
 
     pub(super) fn pin_statuses(&mut self) -> Vec<PinStatus> {
         let Scheduler { pins, cache, .. } = self;
         let tiers = &*cache.tiers();
-        pins.statuses(|owner, tokens| tiers.tier_of(owner, tokens).map_or("none", Tier::name))
+        pins.statuses(|holder, tokens| tiers.tier_of(holder, tokens).map_or("none", Tier::name))
     }
 }

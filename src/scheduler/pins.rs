@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::{Pin, PinError, PinStatus};
 use crate::engine::{Limits, Memory};
-use crate::kv::{Pinned, PinsTooLarge, check_pins};
+use crate::kv::{Holder, Pinned, PinsTooLarge, check_pins};
 use crate::request::{MissCause, Owner, Token};
 
 /// A pin that failed to warm this often is left alone: the step fails for a reason that trying again does not mend.
@@ -52,20 +52,20 @@ impl Pins {
         if is_warming { None } else { self.next_cold() }
     }
 
-    /// The longest cold pin that `tokens` of `owner` begin with: computed for the house first, it serves this request, too.
-    pub(super) fn cold_prefix_of(&self, owner: Owner, tokens: &[Token]) -> Option<usize> {
+    /// The longest cold pin that `tokens` of `holder` begin with: computed for the house first, it serves this request, too.
+    pub(super) fn cold_prefix_of(&self, holder: Holder, tokens: &[Token]) -> Option<usize> {
         let is_cold = |entry: &Entry| matches!(entry.state, State::Cold) && entry.n_failures < TRIES;
         let cold = self.pins.iter().enumerate().filter(|(_, entry)| is_cold(entry));
         let prefixes = cold.filter(|(_, entry)| {
             let pin = &entry.pin.prompt.tokens;
-            owner.may_see(entry.pin.owner) && pin.len() < tokens.len() && tokens.starts_with(pin)
+            holder.may_see(entry.pin.holder()) && pin.len() < tokens.len() && tokens.starts_with(pin)
         });
         prefixes.max_by_key(|(_, entry)| entry.pin.prompt.tokens.len()).map(|(index, _)| index)
     }
 
-    /// The owners and tokens of all pins.
-    pub(super) fn prefixes(&self) -> Vec<(Owner, &[Token])> {
-        self.pins.iter().map(|entry| (entry.pin.owner, entry.pin.prompt.tokens.as_slice())).collect()
+    /// The holders and tokens of all pins.
+    pub(super) fn prefixes(&self) -> Vec<(Holder, &[Token])> {
+        self.pins.iter().map(|entry| (entry.pin.holder(), entry.pin.prompt.tokens.as_slice())).collect()
     }
 
     pub(super) fn all(&self) -> Vec<Pin> {
@@ -125,14 +125,17 @@ impl Pins {
 
     /// The pin at `index` has to be computed; remembered if a file is to blame.
     pub(super) fn explain(&mut self, index: usize, cause: MissCause) {
-        if matches!(cause, MissCause::RestoreFailed | MissCause::Model | MissCause::KvType | MissCause::Settings) {
+        if matches!(
+            cause,
+            MissCause::RestoreFailed | MissCause::Model | MissCause::KvType | MissCause::Settings | MissCause::Adapter
+        ) {
             self.pins[index].file_fault = Some(cause);
         }
     }
 
     /// A damaged file that could not tell what it held was the one of the pin that these are the tokens of.
-    pub(super) fn explain_damaged(&mut self, owner: Owner, tokens: &[Token]) {
-        let is_meant = |entry: &Entry| entry.pin.owner == owner && entry.pin.prompt.tokens == tokens;
+    pub(super) fn explain_damaged(&mut self, holder: Holder, tokens: &[Token]) {
+        let is_meant = |entry: &Entry| entry.pin.holder() == holder && entry.pin.prompt.tokens == tokens;
         if let Some(index) = self.pins.iter().position(is_meant) {
             self.explain(index, MissCause::RestoreFailed);
         }
@@ -177,10 +180,10 @@ impl Pins {
     }
 
     /// Counts a request whose prompt begins with a pin it did not have to compute.
-    pub(super) fn count_hit(&mut self, owner: Owner, tokens: &[Token], n_cached: usize) {
+    pub(super) fn count_hit(&mut self, holder: Holder, tokens: &[Token], n_cached: usize) {
         for entry in &mut self.pins {
             let pin = &entry.pin.prompt.tokens;
-            if owner.may_see(entry.pin.owner) && pin.len() <= n_cached && tokens.starts_with(pin) {
+            if holder.may_see(entry.pin.holder()) && pin.len() <= n_cached && tokens.starts_with(pin) {
                 entry.n_hits += 1;
                 entry.n_reused += pin.len() as u64;
             }
@@ -188,7 +191,7 @@ impl Pins {
     }
 
     /// `tier` tells where what is not in the cells lies.
-    pub(super) fn statuses(&self, tier: impl Fn(Owner, &[Token]) -> &'static str) -> Vec<PinStatus> {
+    pub(super) fn statuses(&self, tier: impl Fn(Holder, &[Token]) -> &'static str) -> Vec<PinStatus> {
         let status = |entry: &Entry| {
             let n_tokens = entry.pin.prompt.tokens.len();
             let (n_done, is_warm) = match entry.state {
@@ -203,7 +206,7 @@ impl Pins {
                 n_tokens,
                 n_done,
                 is_warm,
-                tier: if is_warm { "cells" } else { tier(entry.pin.owner, &entry.pin.prompt.tokens) },
+                tier: if is_warm { "cells" } else { tier(entry.pin.holder(), &entry.pin.prompt.tokens) },
                 since: entry.since,
                 has_failed: !is_warm && entry.n_failures >= TRIES,
                 n_hits: entry.n_hits,
@@ -215,9 +218,9 @@ impl Pins {
     }
 }
 
-/// Whether all fit into the cells. Only one owner's pins are sure to share what they have in common.
+/// Whether all fit into the cells. Only one holder's pins are sure to share what they have in common.
 pub(super) fn check(pins: &[Pin], limits: &Limits) -> Result<(), PinsTooLarge> {
-    let tokens: Vec<(Owner, &[Token])> = pins.iter().map(|pin| (pin.owner, pin.prompt.tokens.as_slice())).collect();
+    let tokens: Vec<(Holder, &[Token])> = pins.iter().map(|pin| (pin.holder(), pin.prompt.tokens.as_slice())).collect();
     check_pins(&tokens, limits.n_cells, limits.memory == Memory::Rewindable).map(drop)
 }
 

@@ -3,6 +3,7 @@
 //! A *restoring* sequence stands in the cells like any other and computes nothing yet; what is back is found by others at once,
 //! so that followers need not know how their leader comes by its cells.
 
+use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
@@ -47,7 +48,7 @@ pub(super) struct Reads {
 impl Reads {
     /// Gives up what came of owners that are meant.
     pub(super) fn forget(&mut self, is_meant: impl Fn(Owner) -> bool) {
-        self.arrived.take_if(|segment| is_meant(segment.header.owner));
+        self.arrived.take_if(|segment| is_meant(segment.header.holder.owner));
     }
 }
 
@@ -58,15 +59,13 @@ impl<E: Engine> Scheduler<E> {
         self.record_restore("slower", restorable.n_tokens, 0, Duration::ZERO);
     }
 
-    /// Copies one piece back; the number of its tokens.
+    /// Copies one piece back, of the highest class; the number of its tokens. It goes before chunks of any class: a piece takes a
+    /// small part of the time that computing its tokens would.
     pub(super) fn restore_some(&mut self) -> usize {
         let mut wanted = None;
-        let mut index = 0;
-        while index < self.running.len() {
-            if self.running[index].sequence.restoring.is_none() {
-                index += 1;
-                continue;
-            }
+        for key in self.restoring() {
+            let of_key = |running: &Running<_>| running.sequence.key == key;
+            let Some(index) = self.running.iter().position(of_key) else { continue };
             let begun = Instant::now();
             let Running { sequence, standing } = &mut self.running[index];
             let tokens = sequence.reusable();
@@ -89,19 +88,12 @@ impl<E: Engine> Scheduler<E> {
                 Restored::OnDisk(key) => {
                     sequence.restoring.as_mut().expect("only restoring ones are looked at").awaits = Some(key);
                     wanted = wanted.or(Some(key));
-                    index += 1;
                 }
                 Restored::Failed => {
                     sequence.restoring.as_mut().expect("only restoring ones are looked at").has_failed = true;
-                    if self.end_restoring(index) {
-                        index += 1;
-                    }
+                    self.end_restoring(index);
                 }
-                Restored::Done => {
-                    if self.end_restoring(index) {
-                        index += 1;
-                    }
-                }
+                Restored::Done => self.end_restoring(index),
             }
         }
         match wanted {
@@ -109,6 +101,14 @@ impl<E: Engine> Scheduler<E> {
             None => self.reads.arrived = None,
         }
         0
+    }
+
+    /// The keys of those that are being restored, the highest class first.
+    fn restoring(&self) -> Vec<u64> {
+        let running = self.running.iter().zip(self.priorities());
+        let mut restoring: Vec<_> = running.filter(|(running, _)| running.sequence.restoring.is_some()).collect();
+        restoring.sort_by_key(|(_, priority)| Reverse(*priority));
+        restoring.into_iter().map(|(running, _)| running.sequence.key).collect()
     }
 
     /// Has a segment read, if nothing else is.
@@ -168,8 +168,8 @@ impl<E: Engine> Scheduler<E> {
         self.give_up_on(key);
     }
 
-    /// The sequence at `index` computes what is left; `false` if it does not run any more.
-    fn end_restoring(&mut self, index: usize) -> bool {
+    /// The sequence at `index` computes what is left.
+    fn end_restoring(&mut self, index: usize) {
         let Running { sequence, standing } = &mut self.running[index];
         let restoring = sequence.restoring.take().expect("only a restoring sequence ends to be one");
         let n_past = standing.n_past();
@@ -188,9 +188,7 @@ impl<E: Engine> Scheduler<E> {
         }
         if is_complete {
             self.finish(index, crate::request::Finish::Stop, None);
-            return false;
         }
-        true
     }
 
     pub(super) fn record_restore(&self, result: &'static str, n_tokens: usize, n_bytes: u64, time: Duration) {

@@ -16,9 +16,9 @@ use super::disk::Disk;
 use super::step::Scheduler;
 use crate::engine::Engine;
 use crate::kv::tiers::GoneCause;
-use crate::kv::{Kept, Saved, Saving, SegmentKey, Tier};
+use crate::kv::{Holder, Kept, Saved, Saving, SegmentKey, Tier};
 use crate::request::{MissCause, Owner, Token};
-use crate::snapshots::identity::{KV_TYPE, MODEL};
+use crate::snapshots::identity::{ADAPTER, KV_TYPE, MODEL};
 use crate::snapshots::{Because, Report};
 use crate::telemetry::{EvictionRecord, Record};
 
@@ -35,7 +35,7 @@ pub(super) struct Savings {
     pub(super) disk: Option<Box<dyn Disk>>,
     queue: VecDeque<Saving>,
     /// Prefixes to keep as learned or pinned as soon as they are saved.
-    to_keep: VecDeque<(Owner, Vec<Token>, Kept)>,
+    to_keep: VecDeque<(Holder, Vec<Token>, Kept)>,
     to_write: VecDeque<SegmentKey>,
     to_remove: VecDeque<SegmentKey>,
     /// Named by damaged files that did not tell what they held; known again when that is saved again.
@@ -57,8 +57,8 @@ impl Savings {
 
     /// Gives up what waits to be saved of owners that are meant; the caller drops it.
     pub(super) fn forget(&mut self, is_meant: impl Fn(Owner) -> bool) -> Vec<Saving> {
-        self.to_keep.retain(|(owner, ..)| !is_meant(*owner));
-        let is_kept = |saving: &Saving| !is_meant(saving.owner());
+        self.to_keep.retain(|(holder, ..)| !is_meant(holder.owner));
+        let is_kept = |saving: &Saving| !is_meant(saving.holder().owner);
         let (kept, dropped) = std::mem::take(&mut self.queue).into_iter().partition::<Vec<_>, _>(is_kept);
         self.queue = kept.into();
         dropped
@@ -78,7 +78,7 @@ impl Savings {
 
 impl<E: Engine> Scheduler<E> {
     /// Saves what was just computed, in the background.
-    pub(super) fn save_later(&mut self, owner: Owner, tokens: &[Token], cuts: &[usize], kept: Kept) {
+    pub(super) fn save_later(&mut self, holder: Holder, tokens: &[Token], cuts: &[usize], kept: Kept) {
         if !self.cache.saves() || tokens.is_empty() {
             return;
         }
@@ -86,27 +86,27 @@ impl<E: Engine> Scheduler<E> {
         if savings.queue.len() >= N_QUEUED_MAX && kept == Kept::Private {
             return;
         }
-        savings.queue.push_back(Saving::new(owner, tokens.to_vec(), cuts.to_vec(), kept));
+        savings.queue.push_back(Saving::new(holder, tokens.to_vec(), cuts.to_vec(), kept));
         savings.is_busy = true;
     }
 
-    /// A request of `owner` was answered: what it begins with may be worth keeping for longer.
-    pub(super) fn learn(&mut self, owner: Owner, tokens: &[Token], cuts: &[usize]) {
+    /// A request of `holder` was answered: what it begins with may be worth keeping for longer.
+    pub(super) fn learn(&mut self, holder: Holder, tokens: &[Token], cuts: &[usize]) {
         if self.cache.tiers().budgets().learned == 0 {
             return;
         }
-        let Some(cut) = self.learned.see(owner, tokens, cuts) else { return };
+        let Some(cut) = self.learned.see(holder, tokens, cuts) else { return };
         let prefix = &tokens[..cut];
-        if self.cache.find(Owner::Public, prefix) == cut || self.cache.tiers().is_learned(owner, prefix) {
+        if self.cache.find(holder.house(), prefix) == cut || self.cache.tiers().is_learned(holder, prefix) {
             return;
         }
-        self.save_later(owner, prefix, cuts, Kept::Learned);
-        self.keep_when_saved(owner, prefix, Kept::Learned);
+        self.save_later(holder, prefix, cuts, Kept::Learned);
+        self.keep_when_saved(holder, prefix, Kept::Learned);
     }
 
     /// Whatever saved it, it is to be `kept`.
-    pub(super) fn keep_when_saved(&mut self, owner: Owner, prefix: &[Token], kept: Kept) {
-        self.savings.to_keep.push_back((owner, prefix.to_vec(), kept));
+    pub(super) fn keep_when_saved(&mut self, holder: Holder, prefix: &[Token], kept: Kept) {
+        self.savings.to_keep.push_back((holder, prefix.to_vec(), kept));
     }
 
     /// Copies one piece of what waits to be saved.
@@ -116,7 +116,7 @@ impl<E: Engine> Scheduler<E> {
             Saved::Piece => self.savings.is_busy = true,
             Saved::Segment { key, is_passing } => {
                 if self.savings.damaged.remove(&key) {
-                    self.pins.explain_damaged(saving.owner(), saving.tokens());
+                    self.pins.explain_damaged(saving.holder(), saving.tokens());
                 }
                 if is_passing {
                     self.savings.to_write.push_back(key);
@@ -135,10 +135,10 @@ impl<E: Engine> Scheduler<E> {
     }
 
     fn keep_saved(&mut self) {
-        while let Some((owner, prefix, kept)) = self.savings.to_keep.pop_front() {
+        while let Some((holder, prefix, kept)) = self.savings.to_keep.pop_front() {
             let keys = match kept {
-                Kept::Pin => self.cache.tiers().keep_as_pin(owner, &prefix),
-                Kept::Learned | Kept::Private => self.cache.tiers().learn(owner, &prefix),
+                Kept::Pin => self.cache.tiers().keep_as_pin(holder, &prefix),
+                Kept::Learned | Kept::Private => self.cache.tiers().learn(holder, &prefix),
             };
             if !keys.is_empty() {
                 info!(n_tokens = prefix.len(), kept = ?kept, "a prefix is kept");
@@ -312,6 +312,7 @@ fn miss_cause(because: &Because) -> MissCause {
         Because::Changed(fact) => match fact.as_str() {
             MODEL => MissCause::Model,
             KV_TYPE => MissCause::KvType,
+            ADAPTER => MissCause::Adapter,
             _ => MissCause::Settings,
         },
     }

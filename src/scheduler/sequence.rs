@@ -1,6 +1,6 @@
 //! One request's (or one pin's) life inside the scheduler: its tokens, where it stands, what it still owes its client.
 //!
-//! A *sequence* waits, runs (prefill, then decode) and ends; a *parked* one ran, gave its cells up and runs again first.
+//! A *sequence* waits, runs (prefill, then decode) and ends; a *parked* one ran, gave its place or its cells up and waits again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::Submission;
-use super::batch::{Candidate, Priority, chunk_end};
+use super::batch::{Candidate, chunk_end};
 use super::draft::Drafter;
 use super::emission::Emission;
 use super::restoring::Restoring;
 use crate::engine::AnswerRules;
-use crate::kv::Standing;
-use crate::request::{CacheUse, Done, Event, Finish, Owner, Sampling, Timings, Token, TokenLogprob, TokenPrompt};
+use crate::kv::{Holder, Standing};
+use crate::request::{CacheUse, Done, Event, Finish, Priority, Sampling, Timings, Token, TokenLogprob, TokenPrompt};
 use crate::telemetry::{Label, RequestRecord};
 
 /// Cells promised at admission for the answer; an answer that is longer asks for more, `GROWTH` at a time.
@@ -35,9 +35,9 @@ const CHECKPOINT_MIN: usize = 64;
 pub(super) struct Sequence<S> {
     /// Unique for the daemon's life; followers name their leader by it.
     pub(super) key: u64,
-    pub(super) owner: Owner,
-    /// What it leaves is never saved, and is the first to be evicted.
-    pub(super) is_background: bool,
+    /// Whose it is, and the adapters that it is computed under.
+    pub(super) holder: Holder,
+    pub(super) priority: Priority,
     /// Prompt and generated tokens. The first `n_past` are computed.
     pub(super) tokens: Vec<Token>,
     pub(super) n_prompt: usize,
@@ -50,7 +50,16 @@ pub(super) struct Sequence<S> {
     /// Tokens that came back for it from RAM, and from disk.
     pub(super) n_from_ram: usize,
     pub(super) n_from_disk: usize,
+    /// The step in which it last computed something, or before which it began to run.
     pub(super) served: u64,
+    /// Where it began to compute: what is before came from the cache, or from its leader.
+    pub(super) n_began: usize,
+    /// Tokens to compute, as far as was known when it came.
+    pub(super) n_ahead: usize,
+    /// It is parked.
+    pub(super) was_running: bool,
+    /// It waited so long that it gives its place to nobody.
+    pub(super) keeps_place: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,8 +133,8 @@ impl<S> Sequence<S> {
         };
         Sequence {
             key,
-            owner: submission.owner,
-            is_background: submission.is_background,
+            holder: Holder { owner: submission.owner, adapters: submission.adapters },
+            priority: submission.priority,
             n_prompt: submission.prompt.tokens.len(),
             tokens: submission.prompt.tokens,
             cuts: submission.prompt.cuts,
@@ -135,15 +144,19 @@ impl<S> Sequence<S> {
             n_from_ram: 0,
             n_from_disk: 0,
             served: 0,
+            n_began: 0,
+            n_ahead: 0,
+            was_running: false,
+            keeps_place: false,
         }
     }
 
-    pub(super) fn warming(key: u64, pin: usize, owner: Owner, prompt: TokenPrompt) -> Sequence<S> {
+    pub(super) fn warming(key: u64, pin: usize, holder: Holder, prompt: TokenPrompt) -> Sequence<S> {
         let TokenPrompt { tokens, cuts } = prompt;
         Sequence {
             key,
-            owner,
-            is_background: false,
+            holder,
+            priority: Priority::Background,
             n_prompt: tokens.len(),
             tokens,
             cuts,
@@ -153,6 +166,10 @@ impl<S> Sequence<S> {
             n_from_ram: 0,
             n_from_disk: 0,
             served: 0,
+            n_began: 0,
+            n_ahead: 0,
+            was_running: false,
+            keeps_place: false,
         }
     }
 
@@ -178,11 +195,12 @@ impl<S> Sequence<S> {
 
     /// Whether it sampled before and has just its newest token to compute.
     pub(super) fn is_decoding(&self, n_past: usize) -> bool {
-        self.tokens.len() > self.n_prompt && n_past + 1 == self.tokens.len()
+        self.has_spoken() && n_past + 1 == self.tokens.len()
     }
 
-    pub(super) fn priority(&self) -> Priority {
-        if self.is_warming() || self.is_background { Priority::Background } else { Priority::Interactive }
+    /// An answer that nobody waits for: what it leaves is never saved, and is the first to be evicted.
+    pub(super) fn is_background(&self) -> bool {
+        self.priority == Priority::Background && !self.is_warming()
     }
 
     /// Where its conversation may part from this prompt's later, when another answer follows, or the next turn says this one
@@ -190,18 +208,17 @@ impl<S> Sequence<S> {
     pub(super) fn checkpoint_at(&self) -> Option<usize> {
         let at = self.n_prompt.checked_sub(OPENING)?;
         let is_conversation = at > self.cuts.last().copied().unwrap_or(0) && !self.is_warming();
-        (is_conversation && at >= CHECKPOINT_MIN && !self.is_background).then_some(at)
+        (is_conversation && at >= CHECKPOINT_MIN && !self.is_background()).then_some(at)
     }
 
-    /// Its part in filling the next step; `None` while it follows another, is restored, or its client reads too slowly.
+    /// It said something.
+    pub(super) fn has_spoken(&self) -> bool {
+        self.tokens.len() > self.n_prompt
+    }
+
+    /// Its part in filling the next step, as far as it knows; `None` while it follows another, is restored, or its client reads too slowly.
     /// `rewinds`: a step has to end where a checkpoint is to be taken.
-    pub(super) fn candidate(
-        &self,
-        index: usize,
-        n_past: usize,
-        priority: Priority,
-        rewinds: bool,
-    ) -> Option<Candidate> {
+    pub(super) fn candidate(&self, index: usize, n_past: usize, rewinds: bool) -> Option<Candidate> {
         let checkpoint = self.checkpoint_at().filter(|&at| rewinds && n_past < at).unwrap_or(usize::MAX);
         let can_send = match &self.work {
             Work::Answer(answer) => answer.events.capacity() >= EVENTS_PER_STEP,
@@ -210,7 +227,9 @@ impl<S> Sequence<S> {
         (self.follows.is_none() && self.restoring.is_none() && can_send && n_past < self.tokens.len()).then(|| {
             Candidate {
                 index,
-                priority,
+                priority: self.priority,
+                share: 0,
+                size: self.tokens.len().saturating_sub(self.n_began),
                 n_past,
                 n_tokens: self.tokens.len(),
                 chunk_end: chunk_end(&self.cuts, self.tokens.len(), n_past).min(checkpoint),
@@ -277,7 +296,8 @@ impl<S> Answer<S> {
             Some(error) => self.send(Event::Failed(error)),
             None => {
                 let (n_generated, generated) = (self.n_generated, generated.to_vec());
-                self.send(Event::Done(Done { finish, cache, n_generated, generated, timings }));
+                let stop = self.emission.stopped_by().map(str::to_owned);
+                self.send(Event::Done(Done { finish, stop, cache, n_generated, generated, timings }));
             }
         }
         RequestRecord {

@@ -3,7 +3,6 @@
 //! Everything the scheduler owns is a plain field here. The clock is read here and by those who act on it (`admission`, `saving`,
 //! `restoring`, `pins`); what decides, `batch`, `emission` and all of `kv`, is told what it needs.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -12,20 +11,22 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
-use super::batch::{self, Part, Priority};
+use super::batch::{self, Part};
 use super::draft::Costs;
 use super::emission::Emitted;
 use super::pins::Pins;
 use super::restoring::Reads;
 use super::saving::Savings;
 use super::sequence::{Running, Sequence, Work};
+use super::shares::Shares;
+use super::turns::Turns;
 use super::{Command, Recorder, Status};
 use crate::engine::logprobs::logprobs;
 use crate::engine::{AnswerRules, Batch, BatchToken, DecodeError, Engine, Vocab};
 use crate::kv::learned::Learned;
 use crate::kv::value::Reuse;
 use crate::kv::{Cache, EvictionCause, Kept};
-use crate::request::{Candidate, Finish, Token, TokenLogprob};
+use crate::request::{Candidate, Finish, Priority, Token, TokenLogprob};
 use crate::telemetry::{CellsRecord, EvictionRecord, Record};
 
 /// How long the loop waits when sequences run but none can go on, because their clients do not read.
@@ -46,9 +47,11 @@ pub(super) struct Scheduler<E: Engine> {
     pub(super) cache: Cache,
     /// In the order of admission: the last one is the newest.
     pub(super) running: Vec<Running<E::Sampler>>,
-    /// Gave their cells up; admitted before the waiting ones.
-    pub(super) parked: VecDeque<Sequence<E::Sampler>>,
-    pub(super) waiting: VecDeque<Sequence<E::Sampler>>,
+    /// New ones and parked ones; `queue` says who is next.
+    pub(super) waiting: Vec<Sequence<E::Sampler>>,
+    pub(super) shares: Shares,
+    /// So many were let in since the one that waits longest was passed over first.
+    pub(super) n_passed: usize,
     pub(super) pins: Pins,
     pub(super) savings: Savings,
     pub(super) reads: Reads,
@@ -63,8 +66,13 @@ pub(super) struct Scheduler<E: Engine> {
     pub(super) speed: Speed,
     /// What drafts cost; `None`: none are made.
     pub(super) drafts: Option<Costs>,
+    pub(super) turns: Turns,
     pub(super) next_key: u64,
     pub(super) n_steps: u64,
+    /// Steps that computed a chunk.
+    pub(super) n_chunked: u64,
+    /// The last one did.
+    pub(super) is_after_chunk: bool,
     pub(super) sampled: Option<Instant>,
     /// The next cold pin did not fit last time: trying again at once would spin.
     pub(super) is_warming_blocked: bool,
@@ -107,6 +115,7 @@ impl<E: Engine> Scheduler<E> {
     pub(super) fn turn(&mut self) {
         self.drop_gone();
         self.follow_leaders();
+        self.attend();
         self.admit();
         self.grow();
         self.let_idle_go();
@@ -131,7 +140,7 @@ impl<E: Engine> Scheduler<E> {
 
     /// Takes all commands; waits for one only when there is nothing to compute. `false`: stop.
     fn receive(&mut self, inbox: &Receiver<Command>) -> bool {
-        let is_idle = self.running.is_empty() && self.parked.is_empty() && self.waiting.is_empty();
+        let is_idle = self.running.is_empty() && self.waiting.is_empty();
         let is_stalled = if is_idle { self.is_warming_blocked } else { self.candidates().is_empty() };
         let is_copying = std::mem::take(&mut self.savings.is_busy);
         let first = if let Some(wait) = self.savings.sweep_wait() {
@@ -171,8 +180,10 @@ impl<E: Engine> Scheduler<E> {
         match command {
             Command::Submit(submissions) => {
                 for submission in submissions {
-                    let sequence = Sequence::answer(self.take_key(), submission, Instant::now());
-                    self.waiting.push_back(sequence);
+                    let mut sequence = Sequence::answer(self.take_key(), submission, Instant::now());
+                    let n_held = self.cache.find(sequence.holder, sequence.reusable());
+                    sequence.n_ahead = sequence.tokens.len() - n_held;
+                    self.waiting.push(sequence);
                 }
                 true
             }
@@ -213,41 +224,92 @@ impl<E: Engine> Scheduler<E> {
                 self.finish(index, Finish::Cancelled, None);
             }
         }
-        let is_gone = |sequence: &Sequence<E::Sampler>| sequence.is_gone();
-        let n_before = self.waiting.len();
-        let (gone, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(is_gone);
-        self.waiting = waiting;
-        self.n_waiting.fetch_sub(n_before - self.waiting.len(), Ordering::Relaxed);
-        let (parked_gone, parked) = std::mem::take(&mut self.parked).into_iter().partition(is_gone);
-        self.parked = parked;
-        let gone: VecDeque<_> = gone;
-        let parked_gone: VecDeque<_> = parked_gone;
-        for sequence in gone.into_iter().chain(parked_gone) {
+        for sequence in self.take_waiting(Sequence::is_gone) {
             self.end(sequence, Finish::Cancelled, None);
         }
     }
 
-    /// All that could be computed now. A follower lends its leader its priority.
+    /// Takes those out of the queue that are meant.
+    pub(super) fn take_waiting(
+        &mut self,
+        is_meant: impl Fn(&Sequence<E::Sampler>) -> bool,
+    ) -> Vec<Sequence<E::Sampler>> {
+        let (taken, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting).into_iter().partition(is_meant);
+        self.waiting = kept;
+        // Those that are parked were admitted once.
+        let n_new = taken.iter().filter(|sequence| !sequence.was_running).count();
+        self.n_waiting.fetch_sub(n_new, Ordering::Relaxed);
+        taken
+    }
+
+    /// The running sequences' priorities: a follower lends its leader its own, or what was lent to it.
+    pub(super) fn priorities(&self) -> Vec<Priority> {
+        let mut priorities: Vec<Priority> = self.running.iter().map(|running| running.sequence.priority).collect();
+        // Leaders stand before their followers.
+        for (index, running) in self.running.iter().enumerate().rev() {
+            let Some(follows) = running.sequence.follows else { continue };
+            let leader = self.running[..index].iter().position(|other| other.sequence.key == follows.leader);
+            if let Some(leader) = leader {
+                priorities[leader] = priorities[leader].max(priorities[index]);
+            }
+        }
+        priorities
+    }
+
+    /// All that could be computed now.
     fn candidates(&self) -> Vec<batch::Candidate> {
-        let rewinds = self.cache.rewinds();
+        let (rewinds, priorities) = (self.cache.rewinds(), self.priorities());
         let candidate = |(index, running): (usize, &Running<E::Sampler>)| {
-            let key = running.sequence.key;
-            let is_followed_by =
-                |other: &&Running<E::Sampler>| other.sequence.follows.is_some_and(|follows| follows.leader == key);
-            let lent = self.running.iter().filter(is_followed_by).map(|other| other.sequence.priority()).max();
-            let priority = running.sequence.priority().max(lent.unwrap_or(Priority::Background));
-            running.sequence.candidate(index, running.n_past(), priority, rewinds)
+            let candidate = running.sequence.candidate(index, running.n_past(), rewinds)?;
+            let share = self.shares.of(running.sequence.holder.owner.client());
+            Some(batch::Candidate { priority: priorities[index], share, ..candidate })
         };
         self.running.iter().enumerate().filter_map(candidate).collect()
     }
 
+    /// What the next step is filled by.
+    pub(super) fn next_step(&self, n_copied: usize) -> batch::Step {
+        let (n_chunked, is_after_chunk) = (self.n_chunked, self.is_after_chunk);
+        batch::Step { n_chunked, is_after_chunk, is_mixed: self.cache.is_shared(), n_copied }
+    }
+
+    /// Tells the shares who has a prompt to compute.
+    fn attend(&mut self) {
+        let running = self.running.iter().filter(|running| !running.sequence.is_decoding(running.n_past()));
+        let all = running.map(|running| &running.sequence).chain(&self.waiting);
+        self.shares.attend(all.map(|sequence| sequence.holder.owner.client()));
+    }
+
+    /// Counts the chunks among `parts`, and for whom they are.
+    fn count_chunks(&mut self, parts: &[Part]) {
+        self.is_after_chunk = false;
+        for part in parts {
+            let running = &self.running[part.index];
+            if !running.sequence.is_decoding(running.n_past()) {
+                self.is_after_chunk = true;
+                self.shares.charge(running.sequence.holder.owner.client(), part.n);
+            }
+        }
+        self.n_chunked += u64::from(self.is_after_chunk);
+    }
+
     /// Computes one batch and gives out what it brought; the number of prompt tokens in it.
     fn step(&mut self, n_copied: usize) -> usize {
-        let mut parts = batch::fill(&self.candidates(), self.cache.is_shared(), n_copied);
+        let mut candidates = self.candidates();
+        let adapters_of = |candidate: &batch::Candidate| self.running[candidate.index].sequence.holder.adapters;
+        let ready: Vec<_> = candidates.iter().map(|candidate| (adapters_of(candidate), candidate.priority)).collect();
+        let adapters = self.turns.next(&ready, Instant::now());
+        candidates.retain(|candidate| adapters_of(candidate) == adapters);
+        let mut parts = batch::fill(&candidates, self.next_step(n_copied));
         if parts.is_empty() {
             return 0;
         }
+        if let Err(error) = self.engine.set_adapters(adapters) {
+            self.fail_all(&parts.iter().map(|part| part.index).collect::<Vec<_>>(), &error.to_string());
+            return 0;
+        }
         self.n_steps += 1;
+        self.count_chunks(&parts);
         let n_prefill: usize = parts.iter().filter(|part| part.n > 1).map(|part| part.n).sum();
         let draft = self.draft(&parts);
         parts[0].n += draft.len();
@@ -314,11 +376,11 @@ impl<E: Engine> Scheduler<E> {
                 continue;
             }
             // A memory that cannot be cut is saved where a step ends at a cut, or never.
-            let is_saved = !self.cache.is_shared() && !sequence.is_background;
+            let is_saved = !self.cache.is_shared() && !sequence.is_background();
             if is_saved && (n_past == sequence.n_prompt || sequence.cuts.contains(&n_past)) {
                 let last_cut = sequence.cuts.last().copied().unwrap_or(0);
-                let (owner, tokens) = (sequence.owner, &sequence.tokens[..n_past]);
-                self.cache.save_whole(&mut self.engine, owner, standing.seq, tokens, last_cut, Reuse::Once);
+                let (holder, tokens) = (sequence.holder, &sequence.tokens[..n_past]);
+                self.cache.save_whole(&mut self.engine, holder, standing.seq, tokens, last_cut, Reuse::Once);
             }
             if sequence.checkpoint_at() == Some(n_past) {
                 self.cache.checkpoint(&mut self.engine, standing);
@@ -386,9 +448,9 @@ impl<E: Engine> Scheduler<E> {
         if self.cache.evict(&mut self.engine, EvictionCause::Cells) {
             return;
         }
-        match self.running.len() {
-            0 | 1 => self.fail_all(&[0], "no free cells for this request"),
-            n => self.park(n - 1),
+        match self.least(|_| true).filter(|_| self.running.len() > 1) {
+            None => self.fail_all(&[0], "no free cells for this request"),
+            Some(index) => self.park(index),
         }
     }
 
@@ -436,11 +498,11 @@ impl<E: Engine> Scheduler<E> {
             }
             (Work::Answer(_), Finish::Error) => self.cache.abandon(&mut self.engine, standing, computed),
             (Work::Answer(_), _) => {
-                self.cache.leave_for(&mut self.engine, standing, computed, sequence.is_background);
-                let owner = sequence.owner;
-                if !sequence.is_background && self.cache.is_shared() && self.cache.saves() {
-                    self.learn(owner, &sequence.tokens[..sequence.n_prompt], &sequence.cuts);
-                    self.save_later(owner, &sequence.tokens[..n_past], &sequence.cuts, Kept::Private);
+                self.cache.leave_for(&mut self.engine, standing, computed, sequence.is_background());
+                let holder = sequence.holder;
+                if !sequence.is_background() && self.cache.is_shared() && self.cache.saves() {
+                    self.learn(holder, &sequence.tokens[..sequence.n_prompt], &sequence.cuts);
+                    self.save_later(holder, &sequence.tokens[..n_past], &sequence.cuts, Kept::Private);
                 }
             }
         }
@@ -462,7 +524,7 @@ impl<E: Engine> Scheduler<E> {
         while !self.running.is_empty() {
             self.finish(self.running.len() - 1, Finish::Error, Some("hob is stopping".to_owned()));
         }
-        let queued: Vec<_> = self.parked.drain(..).chain(self.waiting.drain(..)).collect();
+        let queued: Vec<_> = self.waiting.drain(..).collect();
         for sequence in queued {
             self.end(sequence, Finish::Error, Some("hob is stopping".to_owned()));
         }
@@ -487,16 +549,19 @@ impl<E: Engine> Scheduler<E> {
             held: cells.held,
             reserved: cells.reserved,
             n_running: self.n_answering(),
-            n_waiting: self.waiting.len() + self.parked.len(),
+            n_waiting: self.waiting.len(),
         }));
     }
 
     /// Shows the state to whoever watches.
     pub(super) fn publish_status(&mut self) {
         let pins = self.pin_statuses();
-        let n_left = |sequence: &Sequence<E::Sampler>, n_past: usize| sequence.tokens.len() - n_past;
-        let running = self.running.iter().map(|running| n_left(&running.sequence, running.n_past()));
-        let queued = self.waiting.iter().chain(&self.parked).map(|sequence| n_left(sequence, 0));
+        // What a leader computes is computed once.
+        let running = self.running.iter().map(|running| {
+            let n_led = running.sequence.follows.map_or(0, |follows| follows.n_common);
+            running.sequence.tokens.len() - running.n_past().max(n_led)
+        });
+        let queued = self.waiting.iter().map(|sequence| sequence.n_ahead);
         let (n_ids_free, n_ids_running, n_ids) = self.cache.ids();
         let status = Status {
             memory: Some(self.engine.limits().memory_class.name()),
@@ -507,9 +572,10 @@ impl<E: Engine> Scheduler<E> {
             n_ids_running,
             n_ids,
             n_running: self.n_answering(),
-            n_waiting: self.waiting.len() + self.parked.len(),
+            n_waiting: self.waiting.len(),
             n_tokens_ahead: running.chain(queued).sum(),
             prefill_tokens_per_second: self.speed.tokens_per_second as u64,
+            n_adapter_switches: self.turns.n_switches(),
             lower: self.cache.tiers().held(),
             lower_budgets: self.cache.tiers().budgets(),
         };

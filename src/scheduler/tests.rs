@@ -1,7 +1,9 @@
 //! The scheduler as others see it, over the simulated engine: what is computed, what is said, what is left behind.
 
 mod drafts;
+mod fairness;
 mod rules;
+mod stepped;
 mod tiers;
 
 use std::sync::Arc;
@@ -130,7 +132,8 @@ impl House {
             max_tokens: Some(max_tokens),
             stop: vec![],
             owner,
-            is_background: false,
+            adapters: AdapterSet::NONE,
+            priority: Priority::default(),
             received: Instant::now(),
             label: Default::default(),
             events,

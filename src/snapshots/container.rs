@@ -4,7 +4,7 @@
 //! offset  bytes
 //!      0      8  magic, the last byte of it the format's version
 //!      8      4  n, little-endian like all numbers here
-//!     12      n  header: identity, key, owner, tokens, sizes of the pieces
+//!     12      n  header: identity, key, owner, adapters, tokens, sizes of the pieces
 //!   12+n     32  keyed BLAKE3 of all before: what is listed at the start is verified without reading the K/V
 //!   44+n      m  the pieces, one after the other
 //! 44+n+m     32  keyed BLAKE3 of all before
@@ -17,10 +17,10 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use super::identity::{Identity, Mismatch};
-use crate::kv::{Header, Kept, Piece, PieceSize, PrefixHash, Segment, SegmentKey};
-use crate::request::{Owner, Token};
+use crate::kv::{Header, Holder, Kept, Piece, PieceSize, PrefixHash, Segment, SegmentKey};
+use crate::request::{AdapterSet, N_ADAPTERS_MAX, Owner, Scale, Token};
 
-const MAGIC: [u8; 8] = *b"hob kv \x01";
+const MAGIC: [u8; 8] = *b"hob kv \x02";
 const HASH_BYTES: usize = 32;
 /// Magic and the header's length.
 const FRONT_BYTES: usize = 12;
@@ -151,8 +151,9 @@ fn read_front(
         return Err(refused(Fault::Header));
     }
     hasher.update(&hash);
-    let (header, written_as) = decode_header(&bytes).ok_or_else(|| refused(Fault::Header))?;
-    if let Some(mismatch) = identity.mismatch(&written_as) {
+    let (header, written_as, adapters) = decode_header(&bytes).ok_or_else(|| refused(Fault::Header))?;
+    let other_adapter = || adapters.iter().find_map(|(index, file)| identity.other_adapter(*index, file));
+    if let Some(mismatch) = identity.mismatch(&written_as).or_else(other_adapter) {
         return Err(Refused { fault: Fault::Identity(mismatch), header: Some(Box::new(header)) });
     }
     let expected = (FRONT_BYTES + n_header + 2 * HASH_BYTES + header.n_bytes()) as u64;
@@ -178,12 +179,22 @@ fn encode_header(header: &Header, identity: &Identity) -> Vec<u8> {
     bytes.extend(count(written_as.len()));
     bytes.extend(written_as.as_bytes());
     bytes.extend(header.key.0);
-    match header.owner {
+    match header.holder.owner {
         Owner::Public => bytes.extend([0; 33]),
         Owner::Private(id) => {
             bytes.push(1);
             bytes.extend(id);
         }
+    }
+    // An adapter is named by its file, since another one may stand in its place tomorrow.
+    let adapters = header.holder.adapters;
+    bytes.push(adapters.parts().count() as u8);
+    for (index, scale) in adapters.parts() {
+        bytes.push(index as u8);
+        bytes.extend(scale.get().to_le_bytes());
+        bytes.extend(
+            identity.adapter(index).expect("each adapter in force was named when the folder was opened").as_bytes(),
+        );
     }
     bytes.push(match header.kept {
         Kept::Pin => 0,
@@ -203,8 +214,8 @@ fn encode_header(header: &Header, identity: &Identity) -> Vec<u8> {
     bytes
 }
 
-/// The header, and the identity it was written as; `None`: it is not one that `encode_header` makes.
-fn decode_header(bytes: &[u8]) -> Option<(Header, String)> {
+/// The header, the identity it was written as, and the files of its adapters; `None`: it is not one that `encode_header` makes.
+fn decode_header(bytes: &[u8]) -> Option<(Header, String, AdapterFiles)> {
     let mut rest = bytes;
     let n_identity = take_count(&mut rest)?;
     let written_as = String::from_utf8(take(&mut rest, n_identity)?.to_vec()).ok()?;
@@ -216,6 +227,8 @@ fn decode_header(bytes: &[u8]) -> Option<(Header, String)> {
         1 => Owner::Private(id),
         _ => return None,
     };
+    let (adapters, files) = take_adapters(&mut rest)?;
+    let holder = Holder { owner, adapters };
     let kept = match take(&mut rest, 1)?[0] {
         0 => Kept::Pin,
         1 => Kept::Learned,
@@ -242,12 +255,31 @@ fn decode_header(bytes: &[u8]) -> Option<(Header, String)> {
     let sum =
         |size: fn(&PieceSize) -> usize| pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(size(piece)));
     let is_sound = rest.is_empty()
-        && key == SegmentKey::of(owner, is_whole, prefix, &tokens)
+        && key == SegmentKey::of(holder, is_whole, prefix, &tokens)
         && sum(|piece| piece.n_tokens) == Some(tokens.len())
         && sum(|piece| piece.n_bytes).is_some()
         && start.checked_add(tokens.len()).is_some()
         && (!is_whole || (start == 0 && pieces.len() == 1));
-    is_sound.then(|| (Header { key, owner, kept, is_whole, start, prefix, tokens, pieces: pieces.into() }, written_as))
+    let header = Header { key, holder, kept, is_whole, start, prefix, tokens, pieces: pieces.into() };
+    is_sound.then_some((header, written_as, files))
+}
+
+/// The hash of each adapter's file, by its number.
+type AdapterFiles = Vec<(usize, blake3::Hash)>;
+
+/// A set, and the file of each adapter in it.
+fn take_adapters(rest: &mut &[u8]) -> Option<(AdapterSet, AdapterFiles)> {
+    let (mut set, mut files) = (AdapterSet::NONE, Vec::new());
+    for _ in 0..take(rest, 1)?[0] {
+        let index = usize::from(take(rest, 1)?[0]);
+        let scale = Scale::new(f32::from_le_bytes(take(rest, 4)?.try_into().ok()?))?;
+        if index >= N_ADAPTERS_MAX {
+            return None;
+        }
+        set = set.with(index, scale);
+        files.push((index, blake3::Hash::from_bytes(take_hash(rest)?)));
+    }
+    Some((set, files))
 }
 
 fn take<'a>(rest: &mut &'a [u8], n: usize) -> Option<&'a [u8]> {

@@ -188,8 +188,8 @@ impl Folder {
                 Err(refused) => refused.header.map(|header| *header),
             };
             let is_meant = |header: &Header| match owner {
-                Some(owner) => header.owner.is_client_of(owner),
-                None => header.owner != Owner::Public,
+                Some(owner) => header.holder.owner.is_client_of(owner),
+                None => header.holder.owner != Owner::Public,
             };
             if header.as_ref().is_some_and(|header| !is_meant(header)) {
                 continue;

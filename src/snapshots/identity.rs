@@ -6,10 +6,15 @@
 /// The facts that a miss is named after.
 pub const MODEL: &str = "model";
 pub const KV_TYPE: &str = "kv_type";
+pub const ADAPTER: &str = "adapter";
 
 /// Facts in order: `model` (BLAKE3 of the weights' file), `kv_type`, `flash_attention`, …
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Identity(Vec<(&'static str, String)>);
+pub struct Identity {
+    facts: Vec<(&'static str, String)>,
+    /// The hash of each configured adapter's file. No fact of all K/V: it counts for what was computed under that adapter.
+    adapters: Vec<blake3::Hash>,
+}
 
 /// A fact that has changed since a file was written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -28,12 +33,30 @@ impl Identity {
     pub fn new(facts: Vec<(&'static str, String)>) -> Identity {
         let is_plain = |(name, value): &(&str, String)| !name.contains(['=', '\n']) && !value.contains('\n');
         assert!(facts.iter().all(is_plain), "facts are single lines");
-        Identity(facts)
+        Identity { facts, adapters: Vec::new() }
+    }
+
+    /// `adapters`: the hash of each configured adapter's file, in the configuration's order.
+    pub fn with_adapters(self, adapters: Vec<blake3::Hash>) -> Identity {
+        Identity { adapters, ..self }
+    }
+
+    /// The hash of the file of the adapter `index`.
+    pub fn adapter(&self, index: usize) -> Option<&blake3::Hash> {
+        self.adapters.get(index)
+    }
+
+    /// Tells if the adapter `index` is another one than that of `file`.
+    pub fn other_adapter(&self, index: usize, file: &blake3::Hash) -> Option<Mismatch> {
+        let here = self.adapter(index);
+        let is = here.map_or(NOTHING.to_owned(), |hash| hash.to_hex().to_string());
+        let mismatch = || Mismatch { name: ADAPTER.to_owned(), was: file.to_hex().to_string(), is };
+        (here != Some(file)).then(mismatch)
     }
 
     /// One line a fact: `name=value`.
     pub fn text(&self) -> String {
-        self.0.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
+        self.facts.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
     }
 
     /// The first fact in which `written_as`, a `text`, is another identity.
@@ -43,8 +66,8 @@ impl Identity {
         }
         let written: Vec<(&str, &str)> = written_as.lines().filter_map(|line| line.split_once('=')).collect();
         let was = |name: &str| written.iter().find(|(other, _)| *other == name).map_or(NOTHING, |(_, value)| value);
-        let changed = self.0.iter().find(|(name, value)| was(name) != value);
-        let is_known = |name: &str| self.0.iter().any(|(known, _)| *known == name);
+        let changed = self.facts.iter().find(|(name, value)| was(name) != value);
+        let is_known = |name: &str| self.facts.iter().any(|(known, _)| *known == name);
         let mismatch = |name: &str, was: &str, is: &str| Mismatch {
             name: name.to_owned(),
             was: was.to_owned(),

@@ -12,7 +12,14 @@ const ALICE: Owner = Owner::Private([1; 32]);
 
 fn segment(first: i32) -> Segment {
     let tokens: Vec<Token> = (first..first + 20).map(Token).collect();
-    Segment::new(ALICE, Kept::Private, false, &tokens, 0, vec![Piece { n_tokens: 20, bytes: vec![5; 100].into() }])
+    Segment::new(
+        ALICE.into(),
+        Kept::Private,
+        false,
+        &tokens,
+        0,
+        vec![Piece { n_tokens: 20, bytes: vec![5; 100].into() }],
+    )
 }
 
 fn start(path: &Path) -> (SnapshotsHandle, Receiver<Report>, std::thread::JoinHandle<()>) {

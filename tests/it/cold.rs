@@ -8,7 +8,7 @@ use hob::engine::{
     AnswerRules, Batch, BatchToken, ContextOptions, Engine, KvType, Model, SeqId, Special, Threads, Vocab,
 };
 use hob::prompt::{Moment, Planner, Profile};
-use hob::request::{Client, Dialect, Message, Request, Sampling, Token, Wanted};
+use hob::request::{AdapterSet, Client, Dialect, Message, N_ADAPTERS_MAX, Priority, Request, Sampling, Token, Wanted};
 use serde_json::{Value, json};
 
 use crate::house::MODEL;
@@ -66,7 +66,7 @@ pub(crate) fn plan(planner: &mut Planner, model: &str, messages: &[Message]) -> 
         client: Client { name: String::new(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
-        is_background: false,
+        priority: Priority::default(),
     };
     planner.plan(&request, &Moment::utc(0)).unwrap().prompt.tokens
 }
@@ -78,11 +78,23 @@ pub(crate) fn cold(
     max_tokens: usize,
     n_cells: usize,
 ) -> (String, String, usize) {
-    let model = model(attention);
+    cold_under(AdapterSet::NONE, attention, prompt, max_tokens, n_cells)
+}
+
+/// The same under `adapters`.
+pub(crate) fn cold_under(
+    adapters: AdapterSet,
+    attention: Attention,
+    prompt: &[Token],
+    max_tokens: usize,
+    n_cells: usize,
+) -> (String, String, usize) {
+    let model = model(attention).adapters(N_ADAPTERS_MAX);
     let vocab = model.vocab();
     let n_batch = prompt.len();
     let options = ContextOptions { n_cells, n_seq_max: 1, n_batch, kv_type: KvType::F16, threads: Threads::same(1) };
     let mut engine = model.open(&options).unwrap();
+    engine.set_adapters(adapters).unwrap();
     let mut sampler =
         engine.sampler(&Sampling { temperature: 0.0, ..Sampling::default() }, &AnswerRules::default(), &[]).unwrap();
     let (mut pending, mut pos, mut said, mut n_said) = (prompt.to_vec(), 0, Vec::new(), 0);

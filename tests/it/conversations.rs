@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use hob::engine::llama::{LoadedModel, Weights};
 use hob::engine::{ChatTemplate, Model, Special, Vocab};
 use hob::prompt::{Cause, Layout, Moment, Planned, Planner, PromptError, Spoken};
-use hob::request::{Client, Dialect, LayoutMode, Message, Request, Role, Sampling, Token, ToolCall, Wanted};
+use hob::request::{Client, Dialect, LayoutMode, Message, Priority, Request, Role, Sampling, Token, ToolCall, Wanted};
 use proptest::prelude::*;
 
 use crate::models;
@@ -248,7 +248,7 @@ fn request(messages: &[Message]) -> Request {
         client: client(),
         conversation: None,
         layout: None,
-        is_background: false,
+        priority: Priority::default(),
     }
 }
 

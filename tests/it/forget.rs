@@ -14,14 +14,7 @@ use crate::house::{Answer, House, Lower, MODEL, Reply, Setup};
 
 fn start(state: &Path) -> House {
     let system = "Answer in one sentence, and say so when you do not know. ".repeat(12);
-    let profile = Profile {
-        name: "house".to_owned(),
-        system,
-        tools: Vec::new(),
-        documents: Vec::new(),
-        max_tokens: None,
-        thinking: None,
-    };
+    let profile = Profile { name: "house".to_owned(), system, ..Profile::default() };
     let setup = Setup {
         profiles: vec![profile],
         cache: Lower { ram: 1 << 20, disk: 1 << 22 },

@@ -16,7 +16,7 @@ use hob::daemon::Daemon;
 use hob::engine::{KvType, Model, Threads};
 use hob::http::Server;
 use hob::prompt::{Moment, Profile};
-use hob::request::LayoutMode;
+use hob::request::{LayoutMode, Scale};
 use hob::scheduler::{SchedulerHandle, Status};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -42,6 +42,8 @@ pub(crate) struct Setup {
     pub(crate) speculate: bool,
     /// What K/V on disk is told apart by; no engine here reads it.
     pub(crate) weights: &'static str,
+    /// Name of each adapter, and what its file is told apart by.
+    pub(crate) adapters: Vec<(&'static str, &'static str)>,
     /// What profiles say of the house.
     pub(crate) live: Vec<ProfileFiles>,
     /// Outlives the daemon; `None`: one of its own.
@@ -74,6 +76,7 @@ impl Default for Setup {
             kv_type: KvType::F16,
             speculate: true,
             weights: "weights",
+            adapters: Vec::new(),
             live: Vec::new(),
             state: None,
         }
@@ -102,6 +105,9 @@ impl House {
         let folder = tempfile::tempdir().unwrap();
         let config = configuration(&setup, setup.state.clone().unwrap_or_else(|| folder.path().to_owned()));
         std::fs::write(&config.model.path, setup.weights).unwrap();
+        for (adapter, (_, file)) in config.model.adapters.iter().zip(&setup.adapters) {
+            std::fs::write(&adapter.path, file).unwrap();
+        }
         let (stop, stopped) = oneshot::channel();
         let (started, address_and_door) = mpsc::sync_channel(1);
         let thread = std::thread::spawn(move || {
@@ -230,6 +236,11 @@ impl Drop for House {
     }
 }
 
+fn adapter(name: &str, folder: &std::path::Path) -> config::Adapter {
+    let path = folder.join(format!("{name}.gguf"));
+    config::Adapter { name: name.to_owned(), path, scale: Scale::ONE, is_default: false }
+}
+
 fn configuration(setup: &Setup, folder: PathBuf) -> Config {
     Config {
         file: folder.join("config.toml"),
@@ -251,6 +262,7 @@ fn configuration(setup: &Setup, folder: PathBuf) -> Config {
             threads: Threads::same(std::thread::available_parallelism().map_or(1, |n| n.get() - 1).max(1)),
             speculate: setup.speculate,
             chat_template: None,
+            adapters: setup.adapters.iter().map(|(name, _)| adapter(name, &folder)).collect(),
         },
         cache: setup.cache.configuration(&folder),
         layout: config::Layout { mode: setup.layout },

@@ -23,24 +23,14 @@ fn profile(name: &str, documents: &[(&str, &str)]) -> Profile {
     Profile {
         name: name.to_owned(),
         system: format!("{POLICY} You are {name}."),
-        tools: Vec::new(),
         documents: documents.iter().map(document).collect(),
         max_tokens: Some(8),
-        thinking: None,
+        ..Profile::default()
     }
 }
 
 fn files(name: &str, live: Vec<Entry>) -> ProfileFiles {
-    ProfileFiles {
-        name: name.to_owned(),
-        system: None,
-        tools: None,
-        documents: Vec::new(),
-        max_tokens: None,
-        thinking: None,
-        live,
-        has_clock: false,
-    }
+    ProfileFiles { name: name.to_owned(), live, ..ProfileFiles::default() }
 }
 
 fn entry(name: &str, source: Source) -> Entry {

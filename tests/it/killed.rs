@@ -23,7 +23,7 @@ fn segment(number: usize) -> Segment {
     let tokens: Vec<Token> = (0..300).map(|token| Token(token + number as i32)).collect();
     // Larger than the buffers on its way, so that half of it can lie on the disk.
     let piece = |n_tokens: usize| Piece { n_tokens, bytes: vec![number as u8; n_tokens * 1000].into() };
-    Segment::new(Owner::Public, Kept::Pin, false, &tokens, 0, vec![piece(256), piece(44)])
+    Segment::new(Owner::Public.into(), Kept::Pin, false, &tokens, 0, vec![piece(256), piece(44)])
 }
 
 fn open(path: &Path) -> Folder {

@@ -1,16 +1,21 @@
 //! The integration tests, one binary: what the parts do together.
 //!
-//! `commands`: the binary's exit codes and its one clear line. `bad_input`, `reuse`, `tiers`, `pins`, `forget`, `layout`, `tools`, `choices`,
-//! `why`, `home_assistant`, `recorded`: whole daemons over the simulated engine, asked over real sockets. `killed`: K/V files when the process
+//! `commands`: the binary's exit codes and its one clear line. `adapters`, `bad_input`, `reuse`, `tiers`, `pins`, `forget`, `fairness`,
+//! `layout`, `tools`, `choices`, `why`, `home_assistant`, `recorded`: whole daemons over the simulated engine, asked over real
+//! sockets. `killed`: K/V files when the process
 //! dies. `real`: the same and the scheduler over a real model. `tidy`: the borders between the rooms. `conversations`: planned
-//! prompts over the chat templates of many models. `house`, `cold` and `models` are what they stand on.
+//! prompts over the chat templates of many models. `anthropic`: an agent's sessions in that dialect. `house`, `cold` and `models` are
+//! what they stand on.
 
+mod adapters;
+mod anthropic;
 mod bad_input;
 mod choices;
 mod cold;
 mod commands;
 #[cfg(feature = "llama")]
 mod conversations;
+mod fairness;
 #[cfg(feature = "llama")]
 mod figures;
 mod forget;

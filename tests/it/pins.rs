@@ -21,14 +21,7 @@ fn rules(of: &str) -> String {
 fn start(state: &Path, context: usize) -> (House, Faults) {
     let model = model(Attention::Full);
     let faults = model.faults();
-    let profile = Profile {
-        name: "house".to_owned(),
-        system: rules("the house"),
-        tools: Vec::new(),
-        documents: Vec::new(),
-        max_tokens: None,
-        thinking: None,
-    };
+    let profile = Profile { name: "house".to_owned(), system: rules("the house"), ..Profile::default() };
     let setup = Setup {
         context,
         profiles: vec![profile],

@@ -12,10 +12,10 @@ use std::time::Instant;
 use fastrand::Rng;
 use hob::engine::simulated::{Attention, Faults};
 use hob::prompt::{Document, Planner, Profile};
-use hob::request::{Message, Role, Token};
+use hob::request::{AdapterSet, Message, Role, Scale, Token};
 use serde_json::{Value, json};
 
-use crate::cold::{cold, model, plan, planner, wire};
+use crate::cold::{cold, cold_under, model, plan, planner, wire};
 use crate::house::{Answer, House, Lower, MODEL, PATIENCE, Setup, Usage};
 
 /// What the clients share, and how they treat the daemon.
@@ -34,6 +34,8 @@ struct World {
     failures: usize,
     /// The tiers below the cells.
     cache: Lower,
+    /// Requests name adapters, or do not, turn by turn.
+    with_adapters: bool,
 }
 
 impl Default for World {
@@ -50,6 +52,7 @@ impl Default for World {
             cancels: 5,
             failures: 0,
             cache: Lower::default(),
+            with_adapters: false,
         }
     }
 }
@@ -61,15 +64,23 @@ fn profiles() -> Vec<Profile> {
     let profile = |name: &str, system: String, documents| Profile {
         name: name.to_owned(),
         system,
-        tools: Vec::new(),
         documents,
-        max_tokens: None,
-        thinking: None,
+        ..Profile::default()
     };
     vec![
         profile("house", policy.clone(), vec![boiler]),
         profile("kids", format!("{policy}You speak with children."), Vec::new()),
     ]
+}
+
+/// The model's adapters: name and file.
+const ADAPTERS: [(&str, &str); 2] = [("butler", "a file"), ("pirate", "another")];
+
+/// The same assistants, of which the second speaks under the first adapter.
+fn profiles_with_adapters() -> Vec<Profile> {
+    let mut profiles = profiles();
+    profiles[1].adapters = Some(AdapterSet::NONE.with(0, Scale::ONE));
+    profiles
 }
 
 /// What happened to a world's requests.
@@ -87,6 +98,10 @@ struct Tally {
     n_cached_tokens: AtomicUsize,
     /// Answers of which something came back from below the cells.
     n_restored: AtomicUsize,
+    /// Answers that another adapter set would have saved work.
+    n_other_adapters: AtomicUsize,
+    /// How often other adapters came into force.
+    n_switches: AtomicUsize,
 }
 
 fn count(counter: &AtomicUsize, n: usize) {
@@ -101,7 +116,7 @@ impl World {
     /// Lets all clients talk, checks every answer and what is left behind.
     fn run(self) -> Tally {
         eprintln!("seed {}, {:?}, {} cells", self.seed, self.attention, self.context);
-        let model = model(self.attention);
+        let model = model(self.attention).adapters(self.setup().adapters.len());
         let faults = model.faults();
         let house = House::start(Arc::new(model), self.setup());
         let tally = Tally::default();
@@ -113,6 +128,7 @@ impl World {
         });
         eprintln!("{tally:?}");
         self.check_rest(&house, &faults);
+        count(&tally.n_switches, house.status().n_adapter_switches as usize);
         house.close();
         tally
     }
@@ -124,6 +140,7 @@ impl World {
             queue: self.queue,
             profiles: self.profiles.clone(),
             cache: self.cache,
+            adapters: if self.with_adapters { ADAPTERS.to_vec() } else { Vec::new() },
             ..Setup::default()
         }
     }
@@ -210,7 +227,8 @@ impl<'a> Talker<'a> {
             }
             let model = self.model();
             let prompt = plan(&mut self.planner, &model, &messages);
-            if let Some(answer) = self.ask(&model, &messages, &prompt) {
+            let (adapters, lora) = self.adapters(&model);
+            if let Some(answer) = self.ask(&model, &messages, &prompt, adapters, lora) {
                 messages.push(Message::text(Role::Assistant, answer));
                 conversations[place] = messages;
             }
@@ -235,14 +253,36 @@ impl<'a> Talker<'a> {
         names[self.rng.usize(..names.len())].to_owned()
     }
 
+    /// What the next answer is to be computed under, and how its request says so.
+    fn adapters(&mut self, model: &str) -> (AdapterSet, Value) {
+        let own = self.world.profiles.iter().find(|profile| profile.name == model).and_then(|profile| profile.adapters);
+        let (one, half) = (Scale::ONE, Scale::new(0.5).unwrap());
+        match self.rng.u8(..if self.world.with_adapters { 6 } else { 1 }) {
+            0 | 1 => (own.unwrap_or_default(), Value::Null),
+            2 => (AdapterSet::NONE, json!([])),
+            3 => (AdapterSet::NONE.with(0, one), json!([{ "id": 0, "scale": 1.0 }, { "id": 1, "scale": 0.0 }])),
+            4 => (AdapterSet::NONE.with(0, half), json!([{ "name": "butler", "scale": 0.5 }])),
+            _ => {
+                (AdapterSet::NONE.with(0, one).with(1, half), json!([{ "id": 1, "scale": 0.5 }, { "name": "butler" }]))
+            }
+        }
+    }
+
     /// Asks until it is let in; `None` if there is no answer to go on from.
-    fn ask(&mut self, model: &str, messages: &[Message], prompt: &[Token]) -> Option<String> {
+    fn ask(
+        &mut self,
+        model: &str,
+        messages: &[Message],
+        prompt: &[Token],
+        adapters: AdapterSet,
+        lora: Value,
+    ) -> Option<String> {
         let World { cancels, failures, .. } = *self.world;
         let max_tokens = 1 + self.rng.usize(..60);
         let is_streamed = self.rng.bool();
         let body = json!({
             "model": model, "messages": wire(messages), "temperature": 0, "max_tokens": max_tokens,
-            "cache_salt": self.salt(), "stream": is_streamed, "stream_options": { "include_usage": true },
+            "cache_salt": self.salt(), "stream": is_streamed, "stream_options": { "include_usage": true }, "lora": lora,
         })
         .to_string();
         if failures > 0 && self.rng.usize(..failures) == 0 {
@@ -261,7 +301,7 @@ impl<'a> Talker<'a> {
             if !is_streamed {
                 let reply = exchange.reply();
                 match reply.head.status {
-                    200 => return Some(self.check(&Answer::of(&reply), prompt, max_tokens)),
+                    200 => return Some(self.check(&Answer::of(&reply), prompt, adapters, max_tokens)),
                     503 => self.check_busy(reply.head.header("retry-after")),
                     400 => return self.check_too_long(&reply.json(), prompt),
                     status => return self.check_failed(status, &reply.json()),
@@ -287,6 +327,9 @@ impl<'a> Talker<'a> {
             if head.header("x-hob-cache").is_some_and(|cache| cache.contains("cause=evicted")) {
                 count(&self.tally.n_evicted, 1);
             }
+            if head.header("x-hob-cache").is_some_and(|cache| cache.contains("cause=adapter")) {
+                count(&self.tally.n_other_adapters, 1);
+            }
             if head.header("x-hob-cache").is_some_and(|cache| !cache.contains("restored=0")) {
                 count(&self.tally.n_restored, 1);
             }
@@ -298,15 +341,15 @@ impl<'a> Talker<'a> {
                 return None;
             }
             return match Answer::read(&mut exchange) {
-                Ok(answer) => Some(self.check(&answer, prompt, max_tokens)),
+                Ok(answer) => Some(self.check(&answer, prompt, adapters, max_tokens)),
                 Err(error) => self.check_failed(200, &error),
             };
         }
     }
 
-    fn check(&self, answer: &Answer, prompt: &[Token], max_tokens: usize) -> String {
+    fn check(&self, answer: &Answer, prompt: &[Token], adapters: AdapterSet, max_tokens: usize) -> String {
         let World { attention, context, .. } = *self.world;
-        let (text, finish, n_generated) = cold(attention, prompt, max_tokens, context);
+        let (text, finish, n_generated) = cold_under(adapters, attention, prompt, max_tokens, context);
         assert_eq!((&answer.text, &answer.finish), (&text, &finish), "a cold run says something else");
         let Usage { n_prompt, n_cached, n_generated: n_told } = answer.usage;
         assert_eq!((n_prompt, n_told), (prompt.len(), n_generated));
@@ -372,6 +415,25 @@ fn answers_brought_back_from_ram_and_disk_equal_cold_ones() {
         let cache = Lower { ram: 1 << 20, disk: 1 << 20 };
         let tally = World { seed, attention, context: 2000, cache, n_turns: 15, ..World::default() }.run();
         assert!(counted(&tally.n_restored) > 0, "{attention:?}: {tally:?}");
+    }
+}
+
+#[test]
+fn answers_under_adapters_equal_cold_ones_under_the_same() {
+    const TOKEN: u64 = 28;
+    for (seed, attention, context, cache) in [
+        (21, Attention::Full, 1400, Lower::default()),
+        (22, Attention::Full, 1400, Lower { ram: 4_000 * TOKEN, disk: 20_000 * TOKEN }),
+        (23, Attention::Window(40), 2400, Lower { ram: 1 << 20, disk: 1 << 20 }),
+        (24, Attention::Recurrent, 2400, Lower { ram: 1 << 20, disk: 1 << 20 }),
+    ] {
+        let profiles = profiles_with_adapters();
+        let world =
+            World { seed, attention, context, cache, profiles, with_adapters: true, failures: 20, ..World::default() };
+        let tally = world.run();
+        assert!(counted(&tally.n_cached_tokens) > 0, "nothing was reused: {tally:?}");
+        assert!(counted(&tally.n_switches) > 0, "all was computed under one set: {tally:?}");
+        assert!(counted(&tally.n_other_adapters) > 0, "no cause was another set: {tally:?}");
     }
 }
 
@@ -482,6 +544,7 @@ fn soak_cached_answers_equal_cold_ones() {
             cancels: rng.usize(..6),
             failures: rng.usize(..12),
             cache: Lower { ram: rng.u64(..4) * 28 * rng.u64(..3_000), disk: rng.u64(..3) * 28 * rng.u64(..30_000) },
+            with_adapters: rng.bool(),
         }
         .run();
     }

@@ -20,14 +20,7 @@ const CONTEXT: usize = 2400;
 
 fn profiles() -> Vec<Profile> {
     let system = "Answer in one sentence, and say so when you do not know. ".repeat(12);
-    vec![Profile {
-        name: "house".to_owned(),
-        system,
-        tools: Vec::new(),
-        documents: Vec::new(),
-        max_tokens: None,
-        thinking: None,
-    }]
+    vec![Profile { name: "house".to_owned(), system, ..Profile::default() }]
 }
 
 /// A daemon on `state`; the handle tells what it computes.

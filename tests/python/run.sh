@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the OpenAI client's tests against a daemon that it starts with the demo household: run.sh HOB MODEL [pytest options]
+# Runs the official clients' tests against a daemon that it starts with the demo household: run.sh HOB MODEL [pytest options]
 #
 # HOB is the built binary, MODEL a GGUF file. The daemon listens on a free port and keeps its state in a temporary folder.
 set -euo pipefail
@@ -13,7 +13,7 @@ venv=$here/.venv
 
 # The virtual environment is made anew when the requirements changed.
 if ! cmp -s "$here/requirements.txt" "$venv/requirements.txt"; then
-    echo "python: making a virtual environment with the pinned OpenAI client"
+    echo "python: making a virtual environment with the pinned clients"
     rm -rf "$venv"
     python3 -m venv "$venv"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$here/requirements.txt"
@@ -67,7 +67,7 @@ export HOB_URL=http://127.0.0.1:$port
 export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1
 "$python" "$here/wait_ready.py" "$HOB_URL" "$daemon" || fail "the daemon did not become ready"
 
-"$python" -m pytest -p no:cacheprovider "$here" "$@" || fail "the client's tests failed"
+"$python" -m pytest -p no:cacheprovider "$here" "$@" || fail "the clients' tests failed"
 
 # SIGTERM drains within ten seconds, and the exit code says that all went well.
 kill -TERM "$daemon"

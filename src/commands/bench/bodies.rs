@@ -45,8 +45,7 @@ pub(super) fn demo_profile() -> Profile {
             .map(|(title, text)| Document { title: title.to_owned(), text: text.to_owned() })
             .into_iter()
             .collect(),
-        max_tokens: None,
-        thinking: None,
+        ..Profile::default()
     }
 }
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::report::Floor;
 use super::{Bench, BenchError, say};
 use crate::engine::{Model, Special};
-use crate::request::{Event, Finish, Owner, Penalties, Sampling, Token, TokenPrompt};
+use crate::request::{AdapterSet, Event, Finish, Owner, Penalties, Priority, Sampling, Token, TokenPrompt};
 use crate::scheduler::{self, Lower, Options, SchedulerHandle, Speculation, Submission};
 use crate::telemetry::{Record, RequestRecord};
 
@@ -143,7 +143,8 @@ impl Decoding {
             max_tokens: Some(N_TOKENS),
             stop: Vec::new(),
             owner: Owner::Public,
-            is_background: false,
+            adapters: AdapterSet::NONE,
+            priority: Priority::default(),
             received: Instant::now(),
             label: Default::default(),
             events,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::median;
 use crate::engine::SeqId;
+use crate::kv::Holder;
 use crate::kv::tree::Tree;
 use crate::request::{Owner, Token};
 
@@ -34,14 +35,14 @@ pub fn full_tree() -> (Tree, Vec<Prompt>) {
     let mut tokens = |n: usize| -> Vec<Token> { (0..n).map(|_| Token(random.i32(0..32_000))).collect() };
     let (mut tree, mut prompts) = (Tree::new(), Vec::new());
     let head = tokens(N_HEAD);
-    hold(&mut tree, Owner::Public, &head, SeqId(0));
+    hold(&mut tree, Holder::HOUSE, &head, SeqId(0));
     for client in 0..N_CLIENTS {
         let owner = Owner::Private([client as u8; 32]);
         let client_head = tokens(N_CLIENT_HEAD);
         for conversation in 0..N_CONVERSATIONS {
             let seq = SeqId((1 + client * N_CONVERSATIONS + conversation) as u16);
             let mut prompt = [head.as_slice(), &client_head, &tokens(N_CONVERSATION)].concat();
-            hold(&mut tree, owner, &prompt, seq);
+            hold(&mut tree, owner.into(), &prompt, seq);
             prompt.extend(tokens(N_QUESTION));
             prompts.push((owner, prompt));
         }
@@ -50,10 +51,10 @@ pub fn full_tree() -> (Tree, Vec<Prompt>) {
 }
 
 /// Adds `tokens` as a finished sequence leaves them.
-pub(super) fn hold(tree: &mut Tree, owner: Owner, tokens: &[Token], seq: SeqId) {
-    let hit = tree.find(owner, tokens);
+pub(super) fn hold(tree: &mut Tree, holder: Holder, tokens: &[Token], seq: SeqId) {
+    let hit = tree.find(holder, tokens);
     let node = tree.lock(hit);
-    let extended = tree.extend(node, owner, &tokens[hit.n_tokens..], seq);
+    let extended = tree.extend(node, holder, &tokens[hit.n_tokens..], seq);
     tree.unlock(extended.node);
 }
 
@@ -62,7 +63,7 @@ pub(super) fn measure() -> Duration {
     let (tree, prompts) = full_tree();
     let times = prompts.iter().cycle().take(N_LOOKUPS).map(|(owner, tokens)| {
         let started = Instant::now();
-        let hit = std::hint::black_box(tree.find(*owner, tokens));
+        let hit = std::hint::black_box(tree.find(Holder::bare(*owner), tokens));
         let time = started.elapsed();
         debug_assert_eq!(hit.n_tokens, tokens.len() - N_QUESTION, "each conversation is held");
         time
@@ -79,7 +80,7 @@ mod tests {
         let (tree, prompts) = full_tree();
         assert_eq!((tree.n_cells(), N_HELD, prompts.len()), (100_000, 100_000, 64));
         for (owner, tokens) in &prompts {
-            assert_eq!(tree.find(*owner, tokens).n_tokens, 9_000);
+            assert_eq!(tree.find(Holder::bare(*owner), tokens).n_tokens, 9_000);
         }
         tree.check();
     }

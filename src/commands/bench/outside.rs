@@ -106,11 +106,11 @@ impl Bench<'_> {
                 }
                 planned => planned?,
             };
-            let (owner, tokens) = (request.client.owner(), planned.prompt.tokens);
+            let (holder, tokens) = (request.client.owner().into(), planned.prompt.tokens);
             let looked = Instant::now();
-            std::hint::black_box(tree.find(owner, &tokens));
+            std::hint::black_box(tree.find(holder, &tokens));
             let find = looked.elapsed();
-            lookup::hold(&mut tree, owner, &tokens, SeqId(id));
+            lookup::hold(&mut tree, holder, &tokens, SeqId(id));
             let timings = planned.timings;
             runs.push(Stages { parse, plan: timings.plan, render: timings.render, tokenise: timings.tokenise, find });
             (n_tokens, n_tools, n_bytes) = (tokens.len(), request.tools.len(), bytes.len());

@@ -36,10 +36,8 @@ impl House {
         let profile = Profile {
             name: "house".to_owned(),
             system: "You are the house.".to_owned(),
-            tools: Vec::new(),
-            documents: Vec::new(),
             max_tokens: Some(40),
-            thinking: None,
+            ..Profile::default()
         };
         let model = SimulatedModel::new();
         let faults = model.faults();

@@ -78,6 +78,7 @@ impl RequestPlan {
         let request = parse_chat(body, CLIENT)?;
         let vocab = model.vocab();
         let planner = Planner::new(vocab.clone(), model.template(), config.model.name.clone(), profiles)?;
+        let planner = planner.with_adapters(config.model.known_adapters());
         let layout = Layout {
             mode: config.layout.mode,
             n_context_tokens: config.model.context,

@@ -59,7 +59,7 @@ fn model(model: &ModelPart) -> Vec<String> {
              is not proved to share."
         }
     };
-    vec![
+    let mut lines = vec![
         format!("{} ({})", model.name, model.path.display()),
         format!(
             "{}: {} layers with K/V, {} KV heads{}, head size {}, trained for {} tokens",
@@ -71,7 +71,12 @@ fn model(model: &ModelPart) -> Vec<String> {
             grouped(model.n_context_train)
         ),
         class.to_owned(),
-    ]
+    ];
+    lines.extend(model.adapters.iter().enumerate().map(|(number, adapter)| {
+        let default = if adapter.default { ", unless a request or profile names others" } else { "" };
+        format!("adapter {number}: {}, scale {:?}{default}", adapter.name, adapter.scale)
+    }));
+    lines
 }
 
 /// Where things stand, and what is done about a date.
@@ -173,16 +178,18 @@ fn pins(pins: &PinsPart, kv: &KvPart) -> Vec<String> {
 }
 
 fn memory(memory: &MemoryPart) -> Vec<String> {
-    let MemoryPart { weights, kv, compute, output, cache_ram, total, machine } = *memory;
+    let MemoryPart { weights, adapters, kv, compute, output, cache_ram, total, machine } = *memory;
     let line = |what: &str, approximate: &str, n_bytes: u64| {
         format!("{what:<26} {:>11}", format!("{approximate}{}", bytes(n_bytes)))
     };
-    vec![
-        line("weights", "", weights),
+    let mut lines = vec![line("weights", "", weights)];
+    lines.extend((adapters > 0).then(|| line("adapters", "", adapters)));
+    lines.extend([
         line("K/V", "", kv),
         line("to compute a step", "~", compute),
         line("logits of all sequences", "~", output),
         line("K/V beside it (cache.ram)", "", cache_ram),
         format!("{}  of {} in this machine", line("together", "~", total), bytes(machine)),
-    ]
+    ]);
+    lines
 }

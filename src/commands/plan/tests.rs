@@ -32,8 +32,7 @@ fn profile(name: &str) -> Profile {
             Document { title: "handbook".to_owned(), text: "The key is under the mat.".to_owned() },
             Document { title: "calendar".to_owned(), text: "Paper bin: Tuesday.".to_owned() },
         ],
-        max_tokens: None,
-        thinking: None,
+        ..Profile::default()
     }
 }
 
@@ -100,7 +99,8 @@ fn a_plan_can_be_read_by_programs() {
         "n_vocab": 259,
         "n_context_train": 1048576,
         "memory": "rewindable",
-        "shares": true
+        "shares": true,
+        "adapters": []
       },
       "template": {
         "places": [
@@ -190,6 +190,7 @@ fn a_plan_can_be_read_by_programs() {
       },
       "memory": {
         "weights": 0,
+        "adapters": 0,
         "kv": 65536,
         "compute": 2432560,
         "output": 129500,
@@ -312,16 +313,8 @@ fn the_order_of_documents_is_shown_with_its_reason_and_what_stands_before_questi
     let now = Moment::now().unix_s;
     start(now - 2 * month, "The key is under the pot.");
     start(now - month, "The key is under the mat.");
-    config.profiles = vec![config::ProfileFiles {
-        name: "house".to_owned(),
-        system: None,
-        tools: None,
-        documents: Vec::new(),
-        max_tokens: None,
-        thinking: None,
-        live: Vec::new(),
-        has_clock: true,
-    }];
+    config.profiles =
+        vec![config::ProfileFiles { name: "house".to_owned(), has_clock: true, ..config::ProfileFiles::default() }];
     let text = printed(&plan(&config, &["house"], GIB), Format::Plain);
     let lines = |start: &str, end: &str| {
         let lines = text.lines().map(str::trim).filter(|line| line.starts_with(start) && line.ends_with(end));
@@ -394,4 +387,26 @@ fn a_stored_request_is_planned_with_its_clock_and_can_be_read() {
     let unknown = body.to_string().replace("simulated", "gpt");
     let refused = RequestPlan::of(&config, vec![], &SimulatedModel::new(), unknown.as_bytes()).unwrap_err();
     assert_eq!(refused.to_string(), "model `gpt` is not here; there are: simulated");
+}
+
+#[test]
+fn adapters_are_named_and_their_weights_counted() {
+    let mut config = house(4000);
+    let adapter = |name: &str, is_default| config::Adapter {
+        name: name.to_owned(),
+        path: format!("/models/{name}.gguf").into(),
+        scale: crate::request::Scale::ONE,
+        is_default,
+    };
+    config.model.adapters = vec![adapter("butler", false), adapter("pirate", true)];
+    let plan = Plan::of(&config, vec![profile("house")], &SimulatedModel::new().adapters(2), GIB).unwrap();
+    let text = printed(&plan, Format::Plain);
+    assert!(text.contains("adapter 0: butler, scale 1.0\n"), "{text}");
+    assert!(text.contains("adapter 1: pirate, scale 1.0, unless a request or profile names others\n"), "{text}");
+    // Two thousand bytes each, as the simulated engine has it.
+    assert_eq!(plan.memory.adapters, 4_000);
+    assert!(text.contains("adapters                       3.9 KiB\n"), "{text}");
+    let memory = &plan.memory;
+    let parts = memory.weights + memory.adapters + memory.kv + memory.compute + memory.output + memory.cache_ram;
+    assert_eq!(memory.total, parts);
 }

@@ -126,7 +126,7 @@ fn a_house_without_requests_is_told_so() {
 
 #[test]
 fn each_cause_has_its_words() {
-    let kept = ["restore_failed", "restore_slower", "too_large", "model", "kv_type", "settings"];
+    let kept = ["restore_failed", "restore_slower", "too_large", "model", "kv_type", "adapter", "settings"];
     let others = ["appended", "live_block", "cold", "evicted", "diverged", "trimmed", "layout", "checkpoint"];
     for cause in others.into_iter().chain(kept) {
         assert_ne!(meaning(cause), meaning(""), "{cause}");

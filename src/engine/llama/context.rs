@@ -12,29 +12,25 @@
 //! Threads: decoding and prefill use `threads` of `ContextOptions`; which number is best beside other work, and why
 //! `GOMP_SPINCOUNT` must be set before the first call of llama.cpp, stands where `main` sets it.
 
-use std::num::NonZeroU32;
 use std::ops::Range;
 
-use llama_cpp_2::context::LlamaContext;
-use llama_cpp_2::context::params::{KvCacheType, LlamaContextParams};
-use llama_cpp_2::llama_batch::LlamaBatch;
-use llama_cpp_2::token::LlamaToken;
-use llama_cpp_2::{DecodeError as LlamaDecodeError, LlamaStateSeqFlags};
 use llama_cpp_sys_2 as sys;
 
 use super::LoadedModel;
-use super::backend::{backend, with_errors};
+use super::backend::with_errors;
 use super::form::Form;
+use super::raw::{self, Part, Undone};
 use super::sampler::Sampler;
 use crate::engine::{
     AnswerRules, Batch, ContextOptions, DecodeError, Engine, EngineError, KvType, Limits, Memory, MemoryClass, SeqId,
+    check_adapters,
 };
-use crate::request::{Sampling, Token};
+use crate::request::{AdapterSet, Sampling, Token};
 
 /// The one context of a loaded model. Not `Sync`: it lives on the scheduler's thread.
 pub struct LlamaEngine<'a> {
-    pub(super) context: LlamaContext<'a>,
-    batch: LlamaBatch<'static>,
+    pub(super) context: raw::Context<'a>,
+    batch: raw::Batch,
     pub(super) limits: Limits,
     pub(super) ids: Ids,
     /// How a sequence's bytes are laid out, if that is known.
@@ -89,6 +85,9 @@ impl Ids {
     }
 }
 
+/// A position that llama.cpp takes for the end of a sequence.
+const END: i32 = -1;
+
 /// GGML_MAX_N_THREADS; ggml asserts on more.
 const N_THREADS_MAX: usize = 512;
 
@@ -116,27 +115,30 @@ impl<'a> LlamaEngine<'a> {
         let n_batch_there = n_batch.max(ids.total());
 
         let kv_type = cache_type(options.kv_type);
-        let params = LlamaContextParams::default()
-            .with_n_ctx(NonZeroU32::new(options.n_cells as u32))
-            .with_n_batch(n_batch_there as u32)
+        let params = sys::llama_context_params {
+            n_ctx: options.n_cells as u32,
+            n_batch: n_batch_there as u32,
             // One physical batch for each logical one: the split of a prompt is then the scheduler's alone.
-            .with_n_ubatch(n_batch_there as u32)
-            .with_n_seq_max(ids.total() as u32)
+            n_ubatch: n_batch_there as u32,
+            n_seq_max: ids.total() as u32,
             // Sharing cells between sequences needs one pool.
-            .with_kv_unified(true)
+            kv_unified: true,
             // Windowed layers keep all cells, so that they cannot run out before the others do, and so that what is shared can be
             // cut behind its window. Their small pool would save memory only with fewer ids than n_ctx ÷ window.
-            .with_swa_full(true)
-            .with_flash_attention_policy(flash_attention)
-            .with_type_k(kv_type)
-            .with_type_v(kv_type)
-            .with_n_threads(options.threads.decode as i32)
-            .with_n_threads_batch(options.threads.prefill as i32);
-        let (context, errors) = with_errors(|| model.weights.new_context(backend(), params));
-        let context = context.map_err(|_| EngineError::Context(reason("the context cannot be made", &errors)))?;
+            swa_full: true,
+            flash_attn_type: flash_attention,
+            type_k: kv_type,
+            type_v: kv_type,
+            n_threads: options.threads.decode as i32,
+            n_threads_batch: options.threads.prefill as i32,
+            // SAFETY: it returns a value.
+            ..unsafe { sys::llama_context_default_params() }
+        };
+        let (context, errors) = with_errors(|| raw::Context::open(&model.weights, params));
+        let context = context.ok_or_else(|| EngineError::Context(reason("the context cannot be made", &errors)))?;
 
         let limits = Limits {
-            n_cells: context.n_ctx() as usize,
+            n_cells: context.n_cells(),
             n_seq_max: options.n_seq_max,
             n_batch,
             memory: model.class.memory(),
@@ -147,12 +149,12 @@ impl<'a> LlamaEngine<'a> {
                 // Of a longer piece the windowed layers would give the last window alone.
                 (Memory::Rewindable, Some(window)) => N_PIECE_MAX.min(window),
                 (Memory::Rewindable, None) => N_PIECE_MAX,
-                (Memory::Opaque, _) => context.n_ctx() as usize,
+                (Memory::Opaque, _) => context.n_cells(),
             },
         };
         let mut engine = LlamaEngine {
             context,
-            batch: LlamaBatch::new(limits.n_batch, 1),
+            batch: raw::Batch::of(limits.n_batch),
             limits,
             ids,
             form: None,
@@ -190,37 +192,30 @@ impl<'a> LlamaEngine<'a> {
 
     /// Takes `seq` and its guard off its cells from `from` on, without a look at the span.
     pub(super) fn take_off(&mut self, seq: SeqId, from: usize) -> Result<(), EngineError> {
-        // The binding refuses a start beyond 32 bits; no sequence reaches that far.
-        let from = u32::try_from(from).unwrap_or(i32::MAX as u32).min(i32::MAX as u32);
-        for id in self.owners(seq) {
-            match self.context.clear_kv_cache_seq(Some(id as u32), Some(from), None) {
-                Ok(true) => {}
-                Ok(false) | Err(_) => {
-                    return Err(refused(seq, format!("the model's memory cannot be cut at position {from}")));
-                }
-            }
+        // Positions have 32 bits; no sequence reaches that far.
+        let from = i32::try_from(from).unwrap_or(i32::MAX);
+        match self.owners(seq).all(|id| self.context.take_off(id, from, END)) {
+            true => Ok(()),
+            false => Err(refused(seq, format!("the model's memory cannot be cut at position {from}"))),
         }
-        Ok(())
     }
 
     /// Takes the id off all its cells.
     pub(super) fn clear(&mut self, id: i32) -> Result<(), EngineError> {
-        match self.context.clear_kv_cache_seq(Some(id as u32), None, None) {
-            Ok(true) => Ok(()),
-            Ok(false) | Err(_) => Err(EngineError::Context(format!("id {id} cannot be cleared"))),
+        match self.context.take_off(id, 0, END) {
+            true => Ok(()),
+            false => Err(EngineError::Context(format!("id {id} cannot be cleared"))),
         }
     }
 
     /// Makes the id `to` an owner of the cells that the id `from` has in `range`. Ids and range have been checked.
-    pub(super) fn lend(&mut self, from: i32, to: i32, range: &Range<usize>) -> Result<(), EngineError> {
-        let (start, end) = (Some(range.start as u32), Some(range.end as u32));
-        let lent = self.context.kv_cache_seq_cp(from, to, start, end);
-        lent.map_err(|error| EngineError::Context(format!("cells {range:?} of id {from} for {to}: {error}")))
+    pub(super) fn lend(&mut self, from: i32, to: i32, range: &Range<usize>) {
+        self.context.lend(from, to, range.start as i32, range.end as i32);
     }
 
     /// Makes `dst` and its guard owners of the cells that the id `from` has in `range`.
-    pub(super) fn hand_over(&mut self, from: i32, dst: SeqId, range: &Range<usize>) -> Result<(), EngineError> {
-        self.owners(dst).try_for_each(|id| self.lend(from, id, range))
+    pub(super) fn hand_over(&mut self, from: i32, dst: SeqId, range: &Range<usize>) {
+        self.owners(dst).for_each(|id| self.lend(from, id, range));
     }
 
     /// The id of `seq`, and that of its guard.
@@ -240,7 +235,7 @@ impl<'a> LlamaEngine<'a> {
 
     /// What the id holds as llama.cpp tells it.
     pub(super) fn told_span(&self, id: i32) -> Range<usize> {
-        let (first, last) = (self.context.kv_cache_seq_pos_min(id), self.context.kv_cache_seq_pos_max(id));
+        let (first, last) = self.context.ends(id);
         match (usize::try_from(first), usize::try_from(last)) {
             (Ok(first), Ok(last)) => first..last + 1,
             _ => 0..0,
@@ -284,9 +279,7 @@ impl<'a> LlamaEngine<'a> {
                 return Err(DecodeError::NoFreeCells { n_tokens });
             }
             span.end += 1;
-            self.batch
-                .add(LlamaToken(token.token.0), token.pos as i32, &[i32::from(token.seq.0)], token.wants_logits)
-                .expect("the batch was allocated for n_batch tokens");
+            self.batch.add(token.token.0, token.pos as i32, i32::from(token.seq.0), token.wants_logits);
         }
         Ok(grown.into_iter().enumerate().filter_map(|(seq_idx, span)| Some((seq_idx, span?))).collect())
     }
@@ -304,24 +297,35 @@ impl Engine for LlamaEngine<'_> {
         Sampler::new(weights, vocab, self.limits.n_cells, sampling, rules, prompt)
     }
 
+    /// llama.cpp builds its graph anew if they are others than before, and only then.
+    fn set_adapters(&mut self, adapters: AdapterSet) -> Result<(), EngineError> {
+        check_adapters(adapters, self.model.adapters.len())?;
+        let parts = adapters.parts().map(|(index, scale)| (self.model.adapters[index], scale.get()));
+        let set = self.context.set_adapters(&parts.collect::<Vec<_>>());
+        set.map_err(|code| EngineError::Context(format!("the adapters {adapters:?} cannot be set: {code}")))
+    }
+
     /// llama_decode's results: 0 done; 1 no free cells, nothing was changed; 2 aborted (no callback is set, so it does
     /// not occur); below 0 a refused batch or a failed computation, which may have left cells behind.
     fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
         self.rows.clear();
         let grown = self.fill(batch)?;
-        let (decoded, errors) = with_errors(|| self.context.decode(&mut self.batch));
+        let (decoded, errors) = with_errors(|| self.context.decode(&self.batch));
         match decoded {
             Ok(()) => {}
-            Err(LlamaDecodeError::NoKvCacheSlot) => {
-                return Err(DecodeError::NoFreeCells { n_tokens: batch.tokens.len() });
+            Err(Undone::NoFreeCells) => return Err(DecodeError::NoFreeCells { n_tokens: batch.tokens.len() }),
+            Err(Undone::Failed(code)) => {
+                return Err(DecodeError::Failed(reason(
+                    &format!("llama.cpp cannot compute the batch: {code}"),
+                    &errors,
+                )));
             }
-            Err(error) => return Err(DecodeError::Failed(reason(&error.to_string(), &errors))),
         }
         for (seq_idx, span) in grown {
             let seq = SeqId(seq_idx as u16);
             if let Some(guard) = self.ids.guard(seq) {
                 let computed = self.spans[seq_idx].end..span.end;
-                self.lend(seq_idx as i32, guard, &computed).map_err(|error| DecodeError::Failed(error.to_string()))?;
+                self.lend(seq_idx as i32, guard, &computed);
             }
             self.spans[seq_idx] = span;
             self.debug_check(seq);
@@ -358,7 +362,7 @@ impl Engine for LlamaEngine<'_> {
         self.check_window(src, range.end)?;
         // An owner must not be added to a cell twice: remains of a failed batch must be gone.
         self.take_off(dst, range.start)?;
-        self.hand_over(i32::from(src.0), dst, &range)?;
+        self.hand_over(i32::from(src.0), dst, &range);
         let start = if dst_span.is_empty() { range.start } else { dst_span.start };
         self.spans[dst_idx] = start..range.end;
         self.debug_check(dst);
@@ -396,11 +400,10 @@ impl Engine for LlamaEngine<'_> {
             return Err(refused(dst, format!("cannot give up {range:?} of {dst_span:?} for that of {src_span:?}")));
         }
         self.check_window(src, range.end)?;
-        let (from, to) = (Some(range.start as u32), Some(range.end as u32));
-        for id in self.owners(dst) {
-            self.context.kv_cache_seq_rm(id, from, to).map_err(|error| refused(dst, error.to_string()))?;
+        if !self.owners(dst).all(|id| self.context.take_off(id, range.start as i32, range.end as i32)) {
+            return Err(refused(dst, format!("cannot give up {range:?}")));
         }
-        self.hand_over(i32::from(src.0), dst, &range)?;
+        self.hand_over(i32::from(src.0), dst, &range);
         self.debug_check(dst);
         Ok(())
     }
@@ -419,10 +422,12 @@ impl Engine for LlamaEngine<'_> {
             return Err(refused(dst, format!("holds {:?} and cannot take a copy", self.spans[dst_idx])));
         }
         self.take_off(dst, 0)?;
-        let state = self.context.state_seq_get(i32::from(src.0), LlamaStateSeqFlags::empty());
-        let (copied, errors) = with_errors(|| self.context.state_seq_set(&state.ok()?, i32::from(dst.0)).ok());
+        let state = self.state_of(src)?;
+        // SAFETY: the bytes are this context's own, of a moment ago.
+        let (is_copied, errors) =
+            with_errors(|| unsafe { self.context.set_state(i32::from(dst.0), Part::All, &state) });
         // A restored state can be true and short, so its end is compared; windowed models drop what no token sees.
-        if copied.is_none() || self.told_span(i32::from(dst.0)).end != span.end {
+        if !is_copied || self.told_span(i32::from(dst.0)).end != span.end {
             self.take_off(dst, 0)?;
             return Err(refused(dst, reason(&format!("cannot take a copy of sequence {}", src.0), &errors)));
         }
@@ -461,20 +466,23 @@ impl Engine for LlamaEngine<'_> {
 
     fn logits(&self, row: usize) -> Result<&[f32], EngineError> {
         match self.rows.get(row) {
-            Some(true) => Ok(self.context.get_logits_ith(row as i32)),
+            Some(true) => {
+                let logits = self.context.logits(row);
+                logits.ok_or_else(|| EngineError::Sampling(format!("llama.cpp has no logits of row {row}")))
+            }
             Some(false) => Err(EngineError::Sampling(format!("row {row} of the batch asked for no logits"))),
             None => Err(EngineError::Sampling(format!("row {row}, the last batch has {}", self.rows.len()))),
         }
     }
 }
 
-fn cache_type(kv_type: KvType) -> KvCacheType {
+fn cache_type(kv_type: KvType) -> sys::ggml_type {
     match kv_type {
-        KvType::F32 => KvCacheType::F32,
-        KvType::F16 => KvCacheType::F16,
-        KvType::Bf16 => KvCacheType::BF16,
-        KvType::Q8_0 => KvCacheType::Q8_0,
-        KvType::Q4_0 => KvCacheType::Q4_0,
+        KvType::F32 => sys::GGML_TYPE_F32,
+        KvType::F16 => sys::GGML_TYPE_F16,
+        KvType::Bf16 => sys::GGML_TYPE_BF16,
+        KvType::Q8_0 => sys::GGML_TYPE_Q8_0,
+        KvType::Q4_0 => sys::GGML_TYPE_Q4_0,
     }
 }
 

@@ -20,6 +20,15 @@ pub fn read_facts(path: &Path) -> Result<ModelFacts, EngineError> {
     facts.map_err(|reason| EngineError::Load { path: path.display().to_string(), reason })
 }
 
+/// Bytes of the weights of the LoRA adapter at `path`, if it is one for models of `architecture`. llama.cpp aborts on values
+/// of other types than it expects, so each that it reads is looked at here.
+pub fn read_adapter(path: &Path, architecture: &str) -> Result<u64, EngineError> {
+    let n_bytes = File::open(path)
+        .map_err(|error| format!("cannot be opened: {error}"))
+        .and_then(|file| Header::read(file)?.adapter(architecture));
+    n_bytes.map_err(|reason| EngineError::Adapter { path: path.display().to_string(), reason })
+}
+
 /// The chat templates in the header of `path`, one after the other: a file may have one of its own for requests with tools.
 pub fn read_chat_templates(path: &Path) -> Result<String, EngineError> {
     let values = File::open(path)
@@ -54,6 +63,8 @@ enum Value {
     Text(String),
     /// Whole numbers, such as K/V heads of each layer.
     Numbers(Vec<u64>),
+    /// A 32-bit float.
+    Real,
     /// Length of an array of anything else, such as the vocabulary.
     Items(u64),
     Other,
@@ -176,8 +187,34 @@ impl Header {
             n_vocab,
             n_context_train: required("context_length")?,
             weight_bytes: self.data_bytes,
+            adapter_bytes: 0,
             architecture,
         })
+    }
+
+    fn adapter(&self, architecture: &str) -> Result<u64, String> {
+        let text = |name: &str| match self.values.get(name) {
+            Some(Value::Text(text)) => text.as_str(),
+            _ => "",
+        };
+        if text("general.type") != "adapter" {
+            return Err("is no adapter: its general.type is another, or none".into());
+        }
+        if text("adapter.type") != "lora" {
+            return Err("is no LoRA adapter: its adapter.type is another, or none".into());
+        }
+        let own = text("general.architecture");
+        if own != architecture {
+            return Err(format!("was made for the architecture {own:?}, the model's is {architecture:?}"));
+        }
+        if !matches!(self.values.get("adapter.lora.alpha"), None | Some(Value::Real)) {
+            return Err("is damaged: its adapter.lora.alpha is no 32-bit float".into());
+        }
+        // Such an adapter counts from those tokens on, inside a prompt: what stands before would be its own and the model's at once.
+        if self.values.contains_key("adapter.alora.invocation_tokens") {
+            return Err("is an activated LoRA (it has invocation tokens), which hob does not support".into());
+        }
+        Ok(self.data_bytes)
     }
 
     /// A number that the header gives once for all layers or for each one.
@@ -314,6 +351,7 @@ impl Reader {
         Ok(match number_type {
             UINT8 | UINT16 | UINT32 | UINT64 => Value::Number(raw),
             INT8 | INT16 | INT32 | INT64 if raw & sign_bit == 0 => Value::Number(raw),
+            FLOAT32 => Value::Real,
             _ => Value::Other,
         })
     }
@@ -416,6 +454,48 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(bytes).unwrap();
         read_facts(file.path()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_adapter_is_one_of_the_models_architecture() {
+        let told = |name: &str, value_type, value: Vec<u8>| {
+            let mut values = vec![
+                ("general.type", TEXT, text("adapter")),
+                ("general.architecture", TEXT, text("jamba")),
+                ("adapter.type", TEXT, text("lora")),
+                ("adapter.lora.alpha", FLOAT32, 16.0_f32.to_le_bytes().to_vec()),
+            ];
+            values.retain(|(other, ..)| *other != name);
+            values.push((name, value_type, value));
+            let mut written = tempfile::NamedTempFile::new().unwrap();
+            written.write_all(&file(&values)).unwrap();
+            let read = read_adapter(written.path(), "jamba").map_err(|error| error.to_string());
+            read.map_err(|error| error.replace(&written.path().display().to_string(), "FILE"))
+        };
+        assert_eq!(told("general.name", TEXT, text("butler")), Ok(64));
+        let refused = |name, value_type, value| told(name, value_type, value).unwrap_err();
+        let not_one = "adapter FILE: is no adapter: its general.type is another, or none";
+        assert_eq!(refused("general.type", TEXT, text("model")), not_one);
+        // llama.cpp would abort on them.
+        assert_eq!(refused("general.type", UINT32, number(1)), not_one);
+        assert_eq!(
+            refused("adapter.lora.alpha", UINT32, number(16)),
+            "adapter FILE: is damaged: its adapter.lora.alpha is no 32-bit float"
+        );
+        assert_eq!(
+            refused("adapter.type", TEXT, text("control_vector")),
+            "adapter FILE: is no LoRA adapter: its adapter.type is another, or none"
+        );
+        assert_eq!(
+            refused("general.architecture", TEXT, text("llama")),
+            "adapter FILE: was made for the architecture \"llama\", the model's is \"jamba\""
+        );
+        assert_eq!(
+            refused("adapter.alora.invocation_tokens", ARRAY, numbers(&[1, 2])),
+            "adapter FILE: is an activated LoRA (it has invocation tokens), which hob does not support"
+        );
+        let missing = read_adapter(Path::new("/no/adapter.gguf"), "jamba").unwrap_err().to_string();
+        assert!(missing.starts_with("adapter /no/adapter.gguf: cannot be opened: "), "{missing}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Defines `LoadedModel`: weights, vocabulary and chat template of a GGUF file, through llama.cpp.
 //!
 //! The only folder that names `llama_cpp_2` or its sys crate, and the only one with unsafe code; each use says why it is
-//! sound. `header` reads a file before llama.cpp sees it, `context` is the engine, `vocab` and `template` serve the
+//! sound. `header` reads a file before llama.cpp sees it, `context` is the engine over the pointers of `raw`, `vocab` and `template` serve the
 //! planner, `chat.cpp` reaches the part of llama.cpp that renders templates, `grammar.cpp` the one that reads grammars. Nothing here
 //! decides what is cached.
 
@@ -14,12 +14,13 @@ pub mod cpu;
 mod form;
 mod grammar;
 mod header;
+mod raw;
 mod sampler;
 mod saving;
 mod template;
 mod vocab;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use llama_cpp_2::LlamaBackendDeviceType;
@@ -28,7 +29,7 @@ use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_sys_2 as sys;
 
 pub use context::LlamaEngine;
-pub use header::{read_chat_templates, read_facts};
+pub use header::{read_adapter, read_chat_templates, read_facts};
 pub use sampler::Sampler;
 
 use super::{
@@ -56,6 +57,8 @@ pub struct LoadedModel {
     /// Positions that a windowed layer sees, where such layers are guarded.
     window: Option<usize>,
     on: Weights,
+    /// By number; freed with the weights.
+    adapters: Vec<raw::Adapter>,
     vocab: Arc<LlamaVocab>,
     template: Arc<LlamaTemplate>,
 }
@@ -80,11 +83,27 @@ impl LoadedModel {
             class,
             window: window(&model, &facts.architecture).filter(|_| class == MemoryClass::Guarded),
             on: weights,
+            adapters: Vec::new(),
             template: Arc::new(open_template(&model, &vocab, template)?.with_vocab(Arc::clone(&vocab))),
             vocab,
             facts,
             weights: model,
         })
+    }
+
+    /// The same with adapters, which get their numbers in this order. One that is not made for this model is refused; without
+    /// weights no more can be seen of that than their headers tell.
+    pub fn with_adapters(mut self, paths: &[PathBuf]) -> Result<LoadedModel, EngineError> {
+        for path in paths {
+            self.facts.adapter_bytes += read_adapter(path, &self.facts.architecture)?;
+            if self.on == Weights::None {
+                continue;
+            }
+            let (adapter, errors) = backend::with_errors(|| raw::Adapter::load(&self.weights, path));
+            let failed = || EngineError::Adapter { path: path.display().to_string(), reason: adapter_reason(&errors) };
+            self.adapters.push(adapter.ok_or_else(failed)?);
+        }
+        Ok(self)
     }
 
     fn open_with(
@@ -130,6 +149,10 @@ impl Model for LoadedModel {
 
     fn n_ids(&self, n_seq_max: usize) -> usize {
         Ids::of(self.class, n_seq_max).total()
+    }
+
+    fn n_adapters(&self) -> usize {
+        self.adapters.len()
     }
 
     fn vocab(&self) -> Arc<dyn Vocab> {
@@ -250,6 +273,12 @@ fn devices() -> impl Iterator<Item = (LlamaBackendDeviceType, u64)> {
 fn load_reason(fallback: &str, errors: &[String]) -> String {
     let Some(error) = errors.first() else { return fallback.to_owned() };
     error.rsplit_once("error loading model: ").map_or(error.as_str(), |(_, reason)| reason).to_owned()
+}
+
+/// The same of an adapter.
+fn adapter_reason(errors: &[String]) -> String {
+    let Some(error) = errors.first() else { return "llama.cpp cannot load it".to_owned() };
+    error.rsplit_once("failed to apply lora adapter: ").map_or(error.as_str(), |(_, reason)| reason).to_owned()
 }
 
 #[cfg(test)]

@@ -10,11 +10,10 @@
 
 use std::ops::Range;
 
-use llama_cpp_2::LlamaStateSeqFlags;
-
 use super::backend::with_errors;
 use super::context::{LlamaEngine, reason, refused};
 use super::form::{Form, Held};
+use super::raw::Part;
 use crate::engine::{EngineError, Memory, MemoryClass, SeqId};
 
 impl LlamaEngine<'_> {
@@ -32,7 +31,7 @@ impl LlamaEngine<'_> {
             Some(scratch) => {
                 self.check_window(seq, range.end)?;
                 self.clear(scratch)?;
-                self.lend(i32::from(seq.0), scratch, &range)?;
+                self.lend(i32::from(seq.0), scratch, &range);
                 let bytes = self.bytes_of(seq, scratch);
                 self.clear(scratch)?;
                 bytes
@@ -64,7 +63,7 @@ impl LlamaEngine<'_> {
         match self.ids.scratch() {
             Some(scratch) => {
                 self.clear(scratch)?;
-                let put = self.put(dst, scratch, &held, bytes).and_then(|()| self.hand_over(scratch, dst, &range));
+                let put = self.put(dst, scratch, &held, bytes).map(|()| self.hand_over(scratch, dst, &range));
                 self.clear(scratch)?;
                 put?;
             }
@@ -81,7 +80,7 @@ impl LlamaEngine<'_> {
         if span.is_empty() {
             return Err(refused(seq, "holds nothing to go back to".into()));
         }
-        let mut bytes = self.bytes_with(seq, i32::from(seq.0), LlamaStateSeqFlags::PARTIAL_ONLY)?;
+        let mut bytes = self.bytes_with(seq, i32::from(seq.0), Part::Recurrent)?;
         let held = form
             .check(&bytes, &(span.end - 1..span.end))
             .map_err(|problem| refused(seq, format!("its state at {} was saved, but {problem}", span.end)))?;
@@ -97,9 +96,9 @@ impl LlamaEngine<'_> {
             return Err(refused(seq, format!("holds {span:?} and cannot go back to {to}")));
         }
         form.check(checkpoint, &(to - 1..to)).map_err(|problem| refused(seq, format!("back to {to}: {problem}")))?;
-        let (id, flags) = (i32::from(seq.0), LlamaStateSeqFlags::PARTIAL_ONLY);
-        // SAFETY: as in `put`; the form is that of the recurrent part alone, which is all that these flags let llama.cpp read.
-        let (is_put, errors) = with_errors(|| unsafe { self.context.state_seq_set_data_ext(checkpoint, id, flags) });
+        let id = i32::from(seq.0);
+        // SAFETY: as in `put`; the form is that of the recurrent part alone, which is all that llama.cpp reads of this part.
+        let (is_put, errors) = with_errors(|| unsafe { self.context.set_state(id, Part::Recurrent, checkpoint) });
         // The state stands at `to` now, so that what attends can be cut there, too; without the state that would be refused.
         let is_cut = is_put && self.take_off(seq, to).is_ok();
         if !is_cut || self.told_span(id).end != to {
@@ -118,17 +117,11 @@ impl LlamaEngine<'_> {
 
     /// The bytes of all that the id `of` holds, for `seq`.
     fn bytes_of(&mut self, seq: SeqId, of: i32) -> Result<Vec<u8>, EngineError> {
-        self.bytes_with(seq, of, LlamaStateSeqFlags::empty())
+        self.bytes_with(seq, of, Part::All)
     }
 
-    fn bytes_with(&mut self, seq: SeqId, of: i32, flags: LlamaStateSeqFlags) -> Result<Vec<u8>, EngineError> {
-        let mut bytes = vec![0; self.context.state_seq_get_size_ext(of, flags)];
-        // SAFETY: the buffer has the size that llama.cpp just gave for this sequence, and nothing happened in between.
-        let n_bytes = unsafe { self.context.state_seq_get_data_ext(bytes.as_mut_ptr(), of, flags) };
-        match n_bytes == bytes.len() && n_bytes > 0 {
-            true => Ok(bytes),
-            false => Err(refused(seq, format!("its state has {} bytes, llama.cpp gave {n_bytes}", bytes.len()))),
-        }
+    fn bytes_with(&mut self, seq: SeqId, of: i32, part: Part) -> Result<Vec<u8>, EngineError> {
+        self.context.state(of, part).map_err(|problem| refused(seq, problem))
     }
 
     pub(super) fn state_of(&mut self, seq: SeqId) -> Result<Vec<u8>, EngineError> {
@@ -140,7 +133,7 @@ impl LlamaEngine<'_> {
     fn put(&mut self, dst: SeqId, into: i32, held: &Held, bytes: &[u8]) -> Result<(), EngineError> {
         // SAFETY: the bytes have been walked with the form of this very context: all words that llama.cpp reads are those that
         // it would write, and it reads no more than there are. The flags are not those of a copy on the device.
-        let put = || unsafe { self.context.state_seq_set_data_ext(bytes, into, LlamaStateSeqFlags::empty()) };
+        let put = || unsafe { self.context.set_state(into, Part::All, bytes) };
         let (is_put, errors) = with_errors(put);
         // A restored state can be called a success and be short.
         let told = self.told_span(into);

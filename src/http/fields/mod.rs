@@ -3,6 +3,8 @@
 //! A *field* is one name in a body with its value. A fault names the field as the client wrote it. Nothing here knows what a
 //! request as a whole looks like.
 
+pub(super) mod adapters;
+pub(super) mod content;
 pub(super) mod parts;
 pub(super) mod sampling;
 pub(super) mod shape;

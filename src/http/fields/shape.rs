@@ -13,7 +13,7 @@ use crate::request::Shape;
 struct Format {
     r#type: String,
     json_schema: Option<Named>,
-    /// llama-server's: the schema of a `json_object`.
+    /// llama-server's: the schema of a `json_object`. Anthropic's: of a `json_schema`.
     schema: Option<Box<RawValue>>,
 }
 
@@ -102,4 +102,14 @@ fn read_schema(schema: &RawValue, place: &str) -> Result<Shape, ApiError> {
         "true" => Ok(Shape::Schema("{}".to_owned())),
         _ => Err(ApiError::field(place, "must be an object")),
     }
+}
+
+/// Anthropic's form, which stands at `place`.
+pub(in crate::http) fn anthropic(format: &RawValue, place: &str) -> Result<Shape, ApiError> {
+    let Format { r#type, schema, .. } = from_json(format.get(), place)?;
+    if r#type != "json_schema" {
+        return Err(ApiError::field(format!("{place}.type"), format!("\"{type}\": must be \"json_schema\"")));
+    }
+    let place = format!("{place}.schema");
+    read_schema(&schema.ok_or_else(|| ApiError::field(&place, "is required"))?, &place)
 }

@@ -12,8 +12,8 @@ use crate::request::ToolChoice;
 
 /// Far beyond what small models tell apart; the rules of an answer are built from all of them.
 const TOOLS_MAX: usize = 256;
-/// OpenAI's own limit.
-const NAME_LETTERS_MAX: usize = 64;
+/// Anthropic's own limit; OpenAI's is 64.
+const NAME_LETTERS_MAX: usize = 128;
 
 /// The definitions as they were sent, each with a name of its own: reordered keys would be another prompt.
 pub(in crate::http) fn read_all(tools: Vec<Box<RawValue>>) -> Result<Vec<String>, ApiError> {
@@ -62,7 +62,7 @@ pub(in crate::http) fn read_flat(tools: Vec<Box<RawValue>>) -> Result<Vec<String
     let nested = tools.iter().enumerate().map(|(index, tool)| {
         let place = format!("tools[{index}]");
         let mut function: Map<String, Value> = from_json(tool.get(), &place)?;
-        match function.remove("type") {
+        match function.shift_remove("type") {
             Some(Value::String(kind)) if kind == "function" => {}
             Some(Value::String(kind)) => {
                 let reason = format!("\"{kind}\": only functions of the client's own are called from here");
@@ -71,7 +71,7 @@ pub(in crate::http) fn read_flat(tools: Vec<Box<RawValue>>) -> Result<Vec<String
             _ => return Err(ApiError::field(format!("{place}.type"), "must be \"function\"")),
         }
         // It says how an answer is bound, and arguments always are.
-        function.remove("strict");
+        function.shift_remove("strict");
         let tool = json!({ "type": "function", "function": function }).to_string();
         Ok(RawValue::from_string(tool).expect("what was written as JSON is JSON"))
     });

@@ -25,7 +25,7 @@ use self::answer::Lines;
 use self::request::{Asked, Question, Route};
 use super::access::Caller;
 use super::answer::{Answer, App, RequestId};
-use super::error::ApiError;
+use super::error::{ApiError, SCHEMA};
 use super::{body, stream, wishes};
 
 pub(super) use self::models::{embed, ps, pull, show, tags, version};
@@ -77,7 +77,7 @@ async fn respond(
     models::without_tag(&mut request.model, &app.house.models());
     wishes::settle(&mut request, &headers, &caller, &app.house.models())?;
     let asked = super::answer::Asked { request, n_choices: 1, id, received };
-    let answer = Answer::begin(&app, asked).await?;
+    let answer = Answer::begin(&app, asked).await.map_err(|error| error.renamed(SCHEMA, "format"))?;
     match is_streamed {
         true => stream::respond(answer, Lines::new(route)).await,
         false => answer::respond(answer, route).await,

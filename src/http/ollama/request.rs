@@ -112,7 +112,7 @@ pub(super) fn parse(body: &[u8], peer: &str, route: Route) -> Result<Asked, ApiE
         client: Client { name: peer.to_owned(), salt: None, dialect: Dialect::Ollama },
         conversation: None,
         layout: None,
-        is_background: Priority::default() == Priority::Background,
+        priority: Priority::default(),
     };
     Ok(Asked { question: Question::Answer(Box::new(request)), is_streamed, n_ctx })
 }

@@ -3,18 +3,17 @@
 //! *Usage* is what a request cost in tokens; `usage.hob` adds what the cache did and how long each part took.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::http::answer::{Answer, CACHE_HEADER, cache_header, cache_report};
+use crate::http::answer::{Answer, CACHE_HEADER, cache_header, full_report};
 use crate::http::choice::End;
 use crate::http::error::ApiError;
 use crate::http::logprobs::logprobs;
 use crate::prompt::AnswerParts;
-use crate::request::{Done, TokenLogprob};
+use crate::request::TokenLogprob;
 use crate::telemetry::PlanRecord;
 
 /// The answer in one piece. Its status waits for the end, so a failure half-way is still a 5xx.
@@ -37,9 +36,9 @@ pub(super) async fn respond(answer: Answer) -> Result<Response, ApiError> {
         })
     });
     body["choices"] = choices.collect();
-    let dones: Vec<&Done> = wholes.iter().map(|whole| &whole.end.done).collect();
-    body["usage"] = usage(&dones, &plan);
-    let cache = cache_header(&dones[0].cache, &plan);
+    let ends: Vec<&End> = wholes.iter().map(|whole| &whole.end).collect();
+    body["usage"] = usage(&ends, &plan);
+    let cache = cache_header(&ends[0].done.cache, &plan);
     let headers = [(header::CONTENT_TYPE, "application/json".to_owned()), (CACHE_HEADER, cache)];
     Ok((headers, body.to_string()).into_response())
 }
@@ -78,25 +77,21 @@ pub(super) fn completion_id(id: &str) -> String {
 }
 
 /// Of all choices, the first first: the prompt is theirs together, and what the cache did is told of the first.
-pub(super) fn usage(dones: &[&Done], plan: &PlanRecord) -> Value {
-    let Done { cache, timings, .. } = dones[0];
-    let n_generated: usize = dones.iter().map(|done| done.n_generated).sum();
-    let mut hob: Map<String, Value> =
-        cache_report(cache, plan).into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    hob.insert("queue_ms".to_owned(), milliseconds(timings.queue).into());
-    hob.insert("ttft_ms".to_owned(), timings.ttft.map(milliseconds).into());
-    hob.insert("prefill_ms".to_owned(), milliseconds(timings.prefill).into());
-    hob.insert("decode_ms".to_owned(), milliseconds(timings.decode).into());
+pub(super) fn usage(ends: &[&End], plan: &PlanRecord) -> Value {
+    let first = &ends[0].done;
+    let cache = &first.cache;
+    let n_generated: usize = ends.iter().map(|end| end.done.n_generated).sum();
+    let n_thinking: usize = ends.iter().map(|end| end.n_thinking).sum();
     json!({
         "prompt_tokens": cache.n_prompt,
         "completion_tokens": n_generated,
         "total_tokens": cache.n_prompt + n_generated,
-        "prompt_tokens_details": { "cached_tokens": cache.n_cached },
-        "hob": hob,
+        // What was computed of the prompt is held from now on.
+        "prompt_tokens_details": {
+            "cached_tokens": cache.n_cached,
+            "cache_write_tokens": cache.n_prompt - cache.n_cached,
+        },
+        "completion_tokens_details": { "reasoning_tokens": n_thinking },
+        "hob": full_report(first, plan),
     })
-}
-
-/// To a tenth: a warm prefill takes few milliseconds.
-fn milliseconds(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 10_000.0).round() / 10.0
 }

@@ -4,14 +4,15 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::http::error::ApiError;
-use crate::http::fields::parts::{self, Content, Mark};
+use crate::http::fields::content::{Content, Joined, Mark, is_marked};
+use crate::http::fields::parts::{self, Part};
 use crate::http::fields::tools;
 use crate::request::{Message, Role, ToolCall};
 
 #[derive(Deserialize)]
 pub(super) struct WireMessage {
     role: String,
-    content: Option<Content>,
+    content: Option<Content<Part>>,
     reasoning_content: Option<String>,
     name: Option<String>,
     tool_calls: Option<Vec<WireToolCall>>,
@@ -48,11 +49,9 @@ fn read(message: WireMessage, place: &str) -> Result<Message, ApiError> {
         .enumerate()
         .map(|(index, call)| read_call(call, &format!("{place}.tool_calls[{index}]")))
         .collect::<Result<_, _>>()?;
-    let (content, mut n_marked_bytes) = match message.content {
-        None => (String::new(), 0),
-        Some(content) => parts::join(content, &format!("{place}.content"))?,
-    };
-    if parts::is_marked(message.cache_control, place)? {
+    let content = message.content.map(|content| parts::join(content, &format!("{place}.content"))).transpose()?;
+    let Joined { text: content, mut n_marked_bytes, .. } = content.unwrap_or_default();
+    if is_marked(message.cache_control.as_ref(), place)? {
         n_marked_bytes = content.len();
     }
     Ok(Message {

@@ -69,6 +69,11 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Response {
     json_response(&json!({ "object": "list", "data": models }))
 }
 
+/// How a context pools is fixed when it is made, and hob's is made to answer.
+pub(super) async fn embeddings() -> ApiError {
+    ApiError::field("model", "models here answer chats and make no embeddings; hob has no second model yet")
+}
+
 pub(super) fn model(app: &App, id: &str) -> Result<Response, ApiError> {
     let models = app.house.models();
     if models.iter().any(|name| name == id) {

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::message::{self, WireMessage};
 use crate::http::error::ApiError;
 use crate::http::fields::sampling::WireSampling;
-use crate::http::fields::{self, check_count, from_json, integer, shape, thinking, tools};
-use crate::request::{Client, Dialect, Request, Sampling, ToolChoice, Wanted};
+use crate::http::fields::{self, adapters, check_count, from_json, integer, shape, thinking, tools};
+use crate::request::{Client, Dialect, Priority, Request, Sampling, ToolChoice, Wanted};
 
 /// Far beyond what fits any context (a message costs at least four tokens or so), and cheap to refuse.
 const MESSAGES_MAX: usize = 2_000;
@@ -45,9 +45,6 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
     let n_logprobs = wire.n_logprobs()?;
     let n_choices = integer("n", wire.n, 1, CHOICES_MAX)?.unwrap_or(1) as usize;
     let thinking = wire.thinking();
-    if wire.lora.as_ref().is_some_and(|adapters| !adapters.is_empty()) {
-        return Err(ApiError::field("lora", "adapters are not supported yet"));
-    }
     let tool_choice = tools::choice(wire.tool_choice.as_ref())?;
     // A small model that must call goes on calling as long as it may; a client that wants that says so.
     let must_call = matches!(tool_choice, ToolChoice::Required | ToolChoice::Named(_));
@@ -57,6 +54,7 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
         shape: shape::shape(wire.response_format.as_deref(), wire.grammar.clone(), wire.json_schema.as_deref())?,
         thinking: thinking.thinking()?,
         template_args: thinking.template_args()?,
+        adapters: adapters::adapters("lora", wire.lora.as_deref())?,
     };
     let max_tokens = wire.max_tokens()?;
     let stop = fields::stop("stop", wire.stop)?;
@@ -89,7 +87,7 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<ChatRequest, ApiError> {
             client,
             conversation,
             layout,
-            is_background: false,
+            priority: Priority::default(),
         },
         n_choices,
         form,

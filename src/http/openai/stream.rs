@@ -7,18 +7,17 @@ use serde_json::{Value, json};
 
 use super::answer::{completion_id, finish_reason, logprobs_json, usage};
 use crate::http::answer::Answer;
-use crate::http::choice::Piece;
+use crate::http::choice::{End, Piece};
 use crate::http::deltas::Delta;
 use crate::http::error::ApiError;
 use crate::http::stream::{Script, event};
-use crate::request::Done;
 
 pub(super) struct Chunks {
     include_usage: bool,
     /// Of each choice whether its first chunk was sent: that one brings the role.
     roles: Vec<bool>,
     /// Of each choice how it ended.
-    ends: Vec<Option<Done>>,
+    ends: Vec<Option<End>>,
 }
 
 impl Script for Chunks {
@@ -42,7 +41,7 @@ impl Script for Chunks {
         }
         text.extend(chunks.iter().map(event));
         if let Some(end) = end {
-            self.ends[choice] = Some(end.done);
+            self.ends[choice] = Some(end);
             text += &self.ended(answer);
         }
         text
@@ -59,19 +58,19 @@ impl Script for Chunks {
 
 impl Chunks {
     pub(super) fn new(n_choices: usize, include_usage: bool) -> Chunks {
-        Chunks { include_usage, roles: vec![false; n_choices], ends: vec![None; n_choices] }
+        Chunks { include_usage, roles: vec![false; n_choices], ends: (0..n_choices).map(|_| None).collect() }
     }
 
     /// What ends the stream, if all choices have ended.
     fn ended(&self, answer: &Answer) -> String {
-        let Some(dones) = self.ends.iter().map(Option::as_ref).collect::<Option<Vec<&Done>>>() else {
+        let Some(ends) = self.ends.iter().map(Option::as_ref).collect::<Option<Vec<&End>>>() else {
             return String::new();
         };
         let mut text = String::new();
         if self.include_usage {
             let mut chunk = head(answer);
             chunk["choices"] = json!([]);
-            chunk["usage"] = usage(&dones, &answer.plan);
+            chunk["usage"] = usage(&ends, &answer.plan);
             text += &event(&chunk);
         }
         text + "data: [DONE]\n\n"

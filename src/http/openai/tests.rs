@@ -130,7 +130,7 @@ fn numbers_out_of_range_are_refused() {
     check_refused(r#""top_k":99999999999"#, "top_k: 99999999999: must be at most 2147483647");
     check_refused(r#""min_p":2"#, "min_p: 2: must be 0 to 1");
     check_refused(r#""repeat_penalty":0"#, "repeat_penalty: 0: must be 0.1 to 10");
-    check_refused(r#""lora":[{"id":0,"scale":1}]"#, "lora: adapters are not supported yet");
+    check_refused(r#""lora":[{"id":0,"scale":11}]"#, "lora[0].scale: 11: must be -10 to 10");
     check_refused(r#""mirostat":3"#, "mirostat: 3: must be at most 2");
     check_refused(r#""dry_sequence_breakers":[""]"#, "dry_sequence_breakers[0]: \"\": must be a text");
     check_refused(r#""repeat_last_n":-2"#, "repeat_last_n: -2: must be at least -1");
@@ -226,8 +226,8 @@ fn a_bad_tool_names_its_place() {
     let refused = |tool: &str, expected: &str| check_refused(&format!("\"tools\":[{good},{tool}]"), expected);
     refused(r#"{"type":"web_search"}"#, "tools[1]: missing field `function`");
     refused(r#"{"type":"custom","function":{"name":"a"}}"#, "tools[1].type: \"custom\": must be \"function\"");
-    for name in ["", "türe", "open door", "a/b", &"a".repeat(65)] {
-        let expected = format!("tools[1].function.name: {name:?}: must be 1 to 64 of a-z, A-Z, 0-9, _, - and .");
+    for name in ["", "türe", "open door", "a/b", &"a".repeat(129)] {
+        let expected = format!("tools[1].function.name: {name:?}: must be 1 to 128 of a-z, A-Z, 0-9, _, - and .");
         refused(&format!(r#"{{"type":"function","function":{{"name":"{name}"}}}}"#), &expected);
     }
     refused(good, "tools[1].function.name: \"light\" is the name of tools[0], too");

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::request::Echo;
-use crate::http::answer::{Answer, CACHE_HEADER, cache_header, cache_report};
+use crate::http::answer::{Answer, CACHE_HEADER, cache_header, full_report};
 use crate::http::choice::End;
 use crate::http::error::ApiError;
 use crate::http::logprobs::logprobs;
@@ -85,11 +85,7 @@ pub(super) fn reasoning_part(text: &str) -> Value {
 
 pub(super) fn message(id: &str, text: &str, tokens: &[TokenLogprob], status: &str) -> Value {
     let content = [text_part(text, tokens)];
-    json!({ "id": message_id(id), "type": "message", "role": "assistant", "status": status, "content": content })
-}
-
-pub(super) fn message_id(id: &str) -> String {
-    format!("msg_{id}")
+    json!({ "id": format!("msg_{id}"), "type": "message", "role": "assistant", "status": status, "content": content })
 }
 
 pub(super) fn text_part(text: &str, tokens: &[TokenLogprob]) -> Value {
@@ -112,8 +108,6 @@ pub(super) fn function_call(id: &str, index: usize, call: (&str, &str, &str), st
 /// What was computed of the prompt is held from now on, so that is what was written to the cache.
 fn usage(end: &End, plan: &PlanRecord) -> Value {
     let (cache, n_generated) = (&end.done.cache, end.done.n_generated);
-    let hob: Map<String, Value> =
-        cache_report(cache, plan).into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     json!({
         "input_tokens": cache.n_prompt,
         "input_tokens_details": {
@@ -123,6 +117,6 @@ fn usage(end: &End, plan: &PlanRecord) -> Value {
         "output_tokens": n_generated,
         "output_tokens_details": { "reasoning_tokens": end.n_thinking },
         "total_tokens": cache.n_prompt + n_generated,
-        "hob": hob,
+        "hob": full_report(&end.done, plan),
     })
 }

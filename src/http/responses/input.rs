@@ -7,7 +7,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::http::error::ApiError;
-use crate::http::fields::parts::{self, Content};
+use crate::http::fields::content::{Content, Joined};
+use crate::http::fields::parts::{self, Part};
 use crate::http::fields::{check_count, from_json, tools};
 use crate::request::{Message, Role, ToolCall};
 
@@ -18,11 +19,11 @@ const ITEMS_MAX: usize = 4_000;
 struct Item {
     r#type: Option<String>,
     role: Option<String>,
-    content: Option<Content>,
+    content: Option<Content<Part>>,
     call_id: Option<String>,
     name: Option<String>,
     arguments: Option<String>,
-    output: Option<Content>,
+    output: Option<Content<Part>>,
     summary: Option<Vec<Piece>>,
 }
 
@@ -62,14 +63,15 @@ fn add(item: Item, place: &str, messages: &mut Vec<Message>) -> Result<(), ApiEr
         Some("function_call") => {
             let name = item.name.filter(|name| !name.is_empty());
             let name = name.ok_or_else(|| ApiError::field(format!("{place}.name"), "is required"))?;
-            let arguments = tools::written_arguments(item.arguments.unwrap_or_default(), &format!("{place}.arguments"))?;
+            let arguments =
+                tools::written_arguments(item.arguments.unwrap_or_default(), &format!("{place}.arguments"))?;
             let id = item.call_id.filter(|id| !id.is_empty());
             turn(messages).tool_calls.push(ToolCall { id, name, arguments });
             Ok(())
         }
         Some("function_call_output") => {
             let output = item.output.ok_or_else(|| ApiError::field(format!("{place}.output"), "is required"))?;
-            let (text, _) = parts::join(output, &format!("{place}.output"))?;
+            let Joined { text, .. } = parts::join(output, &format!("{place}.output"))?;
             let name = item.call_id.as_deref().and_then(|id| name_of(messages, id));
             messages.push(Message { tool_call_id: item.call_id, name, ..Message::text(Role::Tool, text) });
             Ok(())
@@ -97,10 +99,15 @@ fn add_message(item: Item, place: &str, messages: &mut Vec<Message>) -> Result<(
         None => return Err(ApiError::field(format!("{place}.role"), "is required")),
     };
     let content = item.content.ok_or_else(|| ApiError::field(format!("{place}.content"), "is required"))?;
-    let (content, n_marked_bytes) = parts::join(content, &format!("{place}.content"))?;
+    let Joined { text: content, n_marked_bytes, .. } = parts::join(content, &format!("{place}.content"))?;
     match messages.last_mut() {
         // What was thought before it, of the same turn.
-        Some(turn) if role == Role::Assistant && turn.role == role && turn.content.is_empty() && turn.tool_calls.is_empty() => {
+        Some(turn)
+            if role == Role::Assistant
+                && turn.role == role
+                && turn.content.is_empty()
+                && turn.tool_calls.is_empty() =>
+        {
             turn.content = content;
         }
         _ => messages.push(Message { n_marked_bytes, ..Message::text(role, content) }),
@@ -118,10 +125,8 @@ fn turn(messages: &mut Vec<Message>) -> &mut Message {
 
 /// The whole thought, else its summary.
 fn thought(item: Item, place: &str) -> Result<String, ApiError> {
-    let (content, _) = match item.content {
-        Some(content) => parts::join(content, &format!("{place}.content"))?,
-        None => (String::new(), 0),
-    };
+    let content = item.content.map(|content| parts::join(content, &format!("{place}.content"))).transpose()?;
+    let content = content.unwrap_or_default().text;
     let summary = item.summary.into_iter().flatten().filter_map(|piece| piece.text).collect::<Vec<_>>().join("\n");
     Ok(if content.is_empty() { summary } else { content })
 }

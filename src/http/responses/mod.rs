@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use self::stream::Events;
 use super::access::Caller;
 use super::answer::{Answer, App, Asked, RequestId};
-use super::error::ApiError;
+use super::error::{ApiError, SCHEMA};
 use super::{body, stream as streamed, wishes};
 
 pub(super) async fn responses(
@@ -36,7 +36,8 @@ pub(super) async fn responses(
     let received = Instant::now();
     let request::Parsed { mut request, echo, is_streamed } = request::parse(&body, &caller.name)?;
     wishes::settle(&mut request, &headers, &caller, &app.house.models())?;
-    let answer = Answer::begin(&app, Asked { request, n_choices: 1, id, received }).await?;
+    let begun = Answer::begin(&app, Asked { request, n_choices: 1, id, received }).await;
+    let answer = begun.map_err(|error| error.renamed(SCHEMA, "text.format.schema").renamed(".function.", "."))?;
     match is_streamed {
         true => streamed::respond(answer, Events::new(echo)).await,
         false => answer::respond(answer, echo).await,

@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use super::input;
 use crate::http::error::ApiError;
 use crate::http::fields::sampling::WireSampling;
-use crate::http::fields::{self, from_json, integer, shape, thinking, tools};
-use crate::request::{Client, Dialect, Message, Request, Role, Sampling, ToolChoice, Wanted};
+use crate::http::fields::{self, adapters, from_json, integer, shape, thinking, tools};
+use crate::request::{Client, Dialect, Message, Priority, Request, Role, Sampling, ToolChoice, Wanted};
 
 /// OpenAI's own limit.
 const TOP_LOGPROBS_MAX: i64 = 20;
@@ -46,6 +46,7 @@ struct Wire {
     stream: Option<bool>,
     user: Option<String>,
     cache_salt: Option<String>,
+    lora: Option<Vec<Value>>,
     previous_response_id: Option<String>,
     conversation: Option<Value>,
     prompt: Option<Value>,
@@ -92,6 +93,7 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<Parsed, ApiError> {
         shape: shape::responses(wire.text.as_ref().and_then(|text| text.format.as_deref()))?,
         thinking: thinking.thinking()?,
         template_args: thinking.template_args()?,
+        adapters: adapters::adapters("lora", wire.lora.as_deref())?,
     };
     let max_tokens = integer("max_output_tokens", wire.max_output_tokens, 1, i64::MAX)?;
     let request = Request {
@@ -103,14 +105,10 @@ pub(super) fn parse(body: &[u8], peer: &str) -> Result<Parsed, ApiError> {
         n_logprobs: wire.n_logprobs()?,
         max_tokens: max_tokens.map(|n_tokens| usize::try_from(n_tokens).unwrap_or(usize::MAX)),
         stop: Vec::new(),
-        client: Client {
-            name: peer.to_owned(),
-            salt: fields::salt(wire.cache_salt.take())?,
-            dialect: Dialect::OpenAi,
-        },
+        client: Client { name: peer.to_owned(), salt: fields::salt(wire.cache_salt.take())?, dialect: Dialect::OpenAi },
         conversation: wire.user.take().filter(|name| !name.is_empty()),
         layout: None,
-        is_background: false,
+        priority: Priority::default(),
     };
     Ok(Parsed { request, echo: Echo::of(text)?, is_streamed: wire.stream == Some(true) })
 }
@@ -119,7 +117,11 @@ impl Wire {
     fn refuse_stored(&self) -> Result<(), ApiError> {
         let is_given = |value: &Option<Value>| value.as_ref().is_some_and(|value| !value.is_null());
         let stored = [
-            ("previous_response_id", self.previous_response_id.is_some(), "responses are not kept: send the whole input"),
+            (
+                "previous_response_id",
+                self.previous_response_id.is_some(),
+                "responses are not kept: send the whole input",
+            ),
             ("conversation", is_given(&self.conversation), "conversations are not kept: send the whole input"),
             ("prompt", is_given(&self.prompt), "prompts are not kept here: send its text as `instructions`"),
             ("background", self.background == Some(true), "responses are not kept, so none can be fetched later"),
@@ -140,10 +142,12 @@ impl Wire {
 /// A function is named beside its type, not within an object of its own.
 fn choice(choice: Option<&Value>) -> Result<ToolChoice, ApiError> {
     match choice {
-        Some(object) if object["type"] == "function" && object.get("function").is_none() => match object["name"].as_str() {
-            Some(name) if !name.is_empty() => Ok(ToolChoice::Named(name.to_owned())),
-            _ => Err(ApiError::field("tool_choice.name", "is required")),
-        },
+        Some(object) if object["type"] == "function" && object.get("function").is_none() => {
+            match object["name"].as_str() {
+                Some(name) if !name.is_empty() => Ok(ToolChoice::Named(name.to_owned())),
+                _ => Err(ApiError::field("tool_choice.name", "is required")),
+            }
+        }
         choice => tools::choice(choice),
     }
 }

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::answer::{self, begun, function_call, message, message_id, reasoning, reasoning_part, text_part};
+use super::answer::{self, begun, function_call, message, reasoning, reasoning_part, text_part};
 use super::request::Echo;
 use crate::http::answer::Answer;
 use crate::http::choice::{End, Piece};
@@ -159,11 +159,9 @@ impl Events {
         let Some(item) = self.open.take() else { return String::new() };
         let (item_id, shown) = (item.id(id), item.show(id, status));
         let mut written = match &item {
-            Item::Reasoning(text) => self.item_event(
-                "response.reasoning_text.done",
-                &item_id,
-                json!({ "content_index": 0, "text": text }),
-            ),
+            Item::Reasoning(text) => {
+                self.item_event("response.reasoning_text.done", &item_id, json!({ "content_index": 0, "text": text }))
+            }
             Item::Message { text, logprobs: tokens } => self.item_event(
                 "response.output_text.done",
                 &item_id,
@@ -201,6 +199,7 @@ impl Events {
 }
 
 impl Item {
+    /// As it is called in the events about it.
     fn id(&self, id: &str) -> Value {
         self.show(id, "in_progress")["id"].take()
     }

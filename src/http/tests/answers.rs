@@ -13,11 +13,11 @@ async fn a_whole_answer_is_openais_completion_object() {
     content-type: application/json
     x-hob-cache: reused=9; of=12; restored=0; cause=appended; layout=off
     x-request-id: <id>
-    content-length: 505
+    content-length: 579
     connection: close
     date: <now>
 
-    {"id":"chatcmpl-<id>","object":"chat.completion","created":<seconds>,"model":"house","choices":[{"index":0,"message":{"role":"assistant","content":"The oven is off.","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":12,"completion_tokens":6,"total_tokens":18,"prompt_tokens_details":{"cached_tokens":9},"hob":{"reused":9,"of":12,"restored":0,"cause":"appended","layout":"off","queue_ms":1.3,"ttft_ms":40.0,"prefill_ms":31.0,"decode_ms":120.0}}}
+    {"id":"chatcmpl-<id>","object":"chat.completion","created":<seconds>,"model":"house","choices":[{"index":0,"message":{"role":"assistant","content":"The oven is off.","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":12,"completion_tokens":6,"total_tokens":18,"prompt_tokens_details":{"cached_tokens":9,"cache_write_tokens":3},"completion_tokens_details":{"reasoning_tokens":0},"hob":{"reused":9,"of":12,"restored":0,"cause":"appended","layout":"off","queue_ms":1.3,"ttft_ms":40.0,"prefill_ms":31.0,"decode_ms":120.0}}}
     "#);
 }
 
@@ -44,7 +44,7 @@ async fn a_streamed_answer_is_role_text_finish_usage_and_done() {
 
     data: {"id":"chatcmpl-<id>","object":"chat.completion.chunk","created":<seconds>,"model":"house","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"usage":null}
 
-    data: {"id":"chatcmpl-<id>","object":"chat.completion.chunk","created":<seconds>,"model":"house","choices":[],"usage":{"prompt_tokens":12,"completion_tokens":6,"total_tokens":18,"prompt_tokens_details":{"cached_tokens":9},"hob":{"reused":9,"of":12,"restored":0,"cause":"appended","layout":"off","queue_ms":1.3,"ttft_ms":40.0,"prefill_ms":31.0,"decode_ms":120.0}}}
+    data: {"id":"chatcmpl-<id>","object":"chat.completion.chunk","created":<seconds>,"model":"house","choices":[],"usage":{"prompt_tokens":12,"completion_tokens":6,"total_tokens":18,"prompt_tokens_details":{"cached_tokens":9,"cache_write_tokens":3},"completion_tokens_details":{"reasoning_tokens":0},"hob":{"reused":9,"of":12,"restored":0,"cause":"appended","layout":"off","queue_ms":1.3,"ttft_ms":40.0,"prefill_ms":31.0,"decode_ms":120.0}}}
 
     data: [DONE]
     "#);

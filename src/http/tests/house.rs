@@ -84,7 +84,7 @@ async fn models_are_listed_and_found() {
 async fn pins_and_cells_can_be_watched() {
     let running = start(script(vec![pin("house", 3_000)], 400)).await;
     insta::assert_snapshot!(running.get("/hob/v1/pins").await.body, @r#"{"pins":[{"name":"house","tokens":3000,"done":3000,"warm":true,"configured":true,"public":true,"tier":"cells","age_s":0,"hits":4,"reused":9000,"saved_s":22.5}]}"#);
-    insta::assert_snapshot!(running.get("/hob/v1/cache").await.body, @r#"{"cells":{"total":64,"free":30,"evictable":20,"pinned":10,"held":4,"reserved":6},"running":2,"waiting":1,"prefill_tokens_per_second":400}"#);
+    insta::assert_snapshot!(running.get("/hob/v1/cache").await.body, @r#"{"cells":{"total":64,"free":30,"evictable":20,"pinned":10,"held":4,"reserved":6},"running":2,"waiting":1,"prefill_tokens_per_second":400,"adapter_switches":0}"#);
 }
 
 fn row(id: &str) -> RequestRow {

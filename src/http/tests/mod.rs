@@ -5,10 +5,12 @@
 //! `connections`: sockets that close, stall, or talk nonsense, and the stop; `house`: `/ready` and what can be watched.
 
 mod answers;
+mod anthropic;
 mod bad_input;
 mod connections;
 mod house;
 mod ollama;
+mod responses;
 mod security;
 mod speaking;
 
@@ -31,7 +33,7 @@ use crate::prompt::{
     Section, Spoken, ToolsUse, Volatility,
 };
 use crate::request::{
-    CacheUse, Done, Event, Finish, LayoutMode, MissCause, Owner, Request, Timings, Token, TokenPrompt,
+    AdapterSet, CacheUse, Done, Event, Finish, LayoutMode, MissCause, Owner, Request, Timings, Token, TokenPrompt,
 };
 use crate::scheduler::{Forgotten, Status, Submission, SubmitError};
 use crate::telemetry::{ReadError, RequestRow, Wanted};
@@ -97,6 +99,7 @@ const CACHE: CacheUse = CacheUse { n_prompt: 12, n_cached: 9, n_restored: 0, cau
 fn done(finish: Finish) -> Done {
     Done {
         finish,
+        stop: None,
         cache: CACHE,
         n_generated: 6,
         generated: (0..6).map(Token).collect(),
@@ -149,6 +152,7 @@ impl House for Fake {
                     .then_some(Gain { from: 4, to: Some(10).filter(|_| mode == LayoutMode::Observe) }),
                 profile: Some("house".to_owned()),
                 max_tokens,
+                adapters: AdapterSet::NONE,
                 rules: Arc::default(),
                 reader,
                 opening: "assistant\n".to_owned(),
@@ -161,6 +165,10 @@ impl House for Fake {
             })
         }
         .boxed()
+    }
+
+    fn count(&self, request: Request) -> BoxFuture<'_, Result<usize, PlanFailure>> {
+        async move { Ok(self.plan(request).await?.prompt.tokens.len()) }.boxed()
     }
 
     fn remember(&self, spoken: Spoken) {

@@ -1,6 +1,7 @@
 //! What strangers try: over real sockets. Which keys open what is shown beside `access`.
 
 use super::*;
+use crate::request::Priority;
 
 const KEY: &str = "hob-1";
 
@@ -83,5 +84,24 @@ async fn ten_thousand_silent_connections_shut_nobody_out() {
             wave.push(running.connect().await);
         }
         running.assert_answers().await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_lowers_a_requests_priority_and_never_lifts_it_above_its_own() {
+    let entry = config::ClientEntry::plain("scripts".into(), config::KeyHash::of(KEY));
+    let clients = vec![config::ClientEntry { priority: Priority::Normal, ..entry }];
+    let access = config::Access { clients, ..config::Access::default() };
+    let listen = Listen::Tcp(([127, 0, 0, 1], 0).into());
+    let mut running = start_with(Script::default(), config::Server { access, ..config(listen) }).await;
+    for (header, expected) in [
+        ("", Priority::Normal),
+        ("X-Hob-Priority: interactive\r\n", Priority::Normal),
+        ("X-Hob-Priority: normal\r\n", Priority::Normal),
+        ("X-Hob-Priority: background\r\n", Priority::Background),
+    ] {
+        let headers = format!("Authorization: Bearer {KEY}\r\nConnection: close\r\n{header}");
+        assert_eq!(running.exchange(&chat_bytes(GOOD.as_bytes(), &headers)).await.status, 200);
+        assert_eq!(running.next_submission().await.priority, expected, "{header:?}");
     }
 }

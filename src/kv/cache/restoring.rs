@@ -4,9 +4,10 @@ use tracing::warn;
 
 use super::{Cache, Standing, Store};
 use crate::engine::Engine;
+use crate::kv::holder::Holder;
 use crate::kv::segment::{Segment, SegmentKey};
 use crate::kv::tiers::GoneCause;
-use crate::request::{Owner, Token};
+use crate::request::Token;
 
 /// Fewer tokens are computed in about the time that a piece takes.
 const RESTORE_MIN: usize = 16;
@@ -39,9 +40,9 @@ pub enum Restored {
 
 impl Cache {
     /// What of `tokens` (all that may be reused) the tiers could bring back beside what the cells hold.
-    pub fn restorable(&self, owner: Owner, tokens: &[Token]) -> Option<Restorable> {
-        let n_cells = self.find(owner, tokens);
-        let chain = self.tiers.find(owner, tokens);
+    pub fn restorable(&self, holder: Holder, tokens: &[Token]) -> Option<Restorable> {
+        let n_cells = self.find(holder, tokens);
+        let chain = self.tiers.find(holder, tokens);
         if chain.n_tokens < n_cells + RESTORE_MIN {
             return None;
         }
@@ -64,7 +65,7 @@ impl Cache {
         from_disk: Option<&Segment>,
     ) -> Restored {
         let n_past = standing.n_past();
-        let chain = self.tiers.find(standing.owner, tokens);
+        let chain = self.tiers.find(standing.holder, tokens);
         let Some(place) = self.tiers.place(&chain, n_past).filter(|place| place.range.start == n_past) else {
             return Restored::Done;
         };

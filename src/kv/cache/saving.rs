@@ -9,11 +9,12 @@ use tracing::warn;
 use super::{Cache, Store};
 use crate::engine::{Engine, SeqId};
 use crate::kv::ghosts::Lost;
+use crate::kv::holder::Holder;
 use crate::kv::segment::{Kept, Piece, Segment, SegmentKey};
 use crate::kv::tiers::{Gone, GoneCause, NoRoom};
 use crate::kv::tree::NodeId;
 use crate::kv::value::Reuse;
-use crate::request::{Owner, Token};
+use crate::request::Token;
 
 /// Fewer tokens are computed sooner than their own piece is read and checked.
 const SEGMENT_MIN: usize = 16;
@@ -31,7 +32,7 @@ const PIECE_MIN: usize = 64;
 /// A prefix on its way out of the cells.
 #[derive(Debug)]
 pub struct Saving {
-    owner: Owner,
+    holder: Holder,
     tokens: Vec<Token>,
     cuts: Vec<usize>,
     kept: Kept,
@@ -45,7 +46,7 @@ pub struct Saving {
 /// The segment that is being copied.
 #[derive(Debug)]
 struct Run {
-    owner: Owner,
+    holder: Holder,
     kept: Kept,
     start: usize,
     end: usize,
@@ -64,16 +65,16 @@ impl Run {
 
 impl Saving {
     /// Of all that `tokens` hold. `cuts`: where sections end, rising.
-    pub fn new(owner: Owner, tokens: Vec<Token>, cuts: Vec<usize>, kept: Kept) -> Saving {
-        Saving { owner, tokens, cuts, kept, run: None, passed: None, is_refused: false }
+    pub fn new(holder: Holder, tokens: Vec<Token>, cuts: Vec<usize>, kept: Kept) -> Saving {
+        Saving { holder, tokens, cuts, kept, run: None, passed: None, is_refused: false }
     }
 
     pub fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
-    pub fn owner(&self) -> Owner {
-        self.owner
+    pub fn holder(&self) -> Holder {
+        self.holder
     }
 }
 
@@ -103,7 +104,7 @@ impl Cache {
         };
         let pos = run.pos();
         let end = (pos + self.piece_len()).min(run.end);
-        let Some(seq) = self.source(run.owner, &saving.tokens[..end]) else {
+        let Some(seq) = self.source(run.holder, &saving.tokens[..end]) else {
             self.end_run(run);
             return Saved::Done;
         };
@@ -122,20 +123,20 @@ impl Cache {
             saving.run = Some(run);
             return Saved::Piece;
         }
-        let (start, owner, kept, is_passing) = (run.start, run.owner, run.kept, run.is_passing);
+        let (start, holder, kept, is_passing) = (run.start, run.holder, run.kept, run.is_passing);
         let pieces = std::mem::take(&mut run.pieces);
         self.end_run(run);
         let path = &saving.tokens[..end];
-        let segment = Segment::new(owner, kept, false, path, start, pieces);
+        let segment = Segment::new(holder, kept, false, path, start, pieces);
         let key = segment.header.key;
-        let reuse = self.reuse(saving.owner, path);
+        let reuse = self.reuse(saving.holder, path);
         let is_in = self.tiers.insert(path, segment, reuse, is_passing, &self.speeds);
         self.settle();
         if !is_in {
             return Saved::Done;
         }
         if let Store::Tree(tree) = &mut self.store {
-            let hit = tree.find(saving.owner, path);
+            let hit = tree.find(saving.holder, path);
             if hit.n_tokens == end && tree.end(hit.node) == end {
                 tree.set_saved(hit.node, key);
             }
@@ -161,23 +162,23 @@ impl Cache {
             return Err(());
         }
         saving.is_refused |= saving.passed.take().is_some_and(|key| !self.tiers.contains(key));
-        let Saving { owner, tokens, .. } = &*saving;
+        let Saving { holder, tokens, .. } = &*saving;
         let budgets = self.tiers.budgets();
-        let chain = self.tiers.find(*owner, tokens);
+        let chain = self.tiers.find(*holder, tokens);
         let (start, parent) = (chain.n_tokens, chain.links.last().map(|link| link.key));
         if tokens.len() - start < SEGMENT_MIN || budgets.ram + budgets.disk == 0 {
             return Ok(None);
         }
         // The house's own text is saved once, for the house, whoever's conversation stands on it.
-        let (run_owner, all) = self.owner_at(*owner, tokens, start);
+        let (run_holder, all) = self.holder_at(*holder, tokens, start);
         let n_learned = self.tiers.held().learned + self.n_bytes(all - start);
-        let kept = match (run_owner, saving.kept) {
-            (Owner::Public, _) => Kept::Pin,
+        let kept = match (run_holder.is_house(), saving.kept) {
+            (true, _) => Kept::Pin,
             // Beyond its share it is saved like anything else; older learned ones may give way to it afterwards.
             (_, Kept::Learned) if n_learned > budgets.learned => Kept::Private,
             (_, kept) => kept,
         };
-        let reuse = self.reuse(*owner, tokens);
+        let reuse = self.reuse(*holder, tokens);
         let comes_back = matches!(reuse, Reuse::Hits(_));
         let goes_at_once = kept != Kept::Private || (budgets.ram == 0 && comes_back);
         let is_passing = budgets.disk > 0 && goes_at_once && !saving.is_refused;
@@ -203,12 +204,12 @@ impl Cache {
                 Ok(()) => {}
                 Err(NoRoom::WorthLess) => return Ok(None),
                 Err(NoRoom::TooLarge) => {
-                    self.ghosts.remember(*owner, &tokens[..=start], Lost::TooLarge, all - start, n_all);
+                    self.ghosts.remember(*holder, &tokens[..=start], Lost::TooLarge, all - start, n_all);
                     return Ok(None);
                 }
             }
         }
-        Ok(Some(Run { owner: run_owner, kept, start, end, pieces: Vec::new(), reserved, is_passing }))
+        Ok(Some(Run { holder: run_holder, kept, start, end, pieces: Vec::new(), reserved, is_passing }))
     }
 
     /// Where the segment that begins at `start` ends: at the next cut, or where it is large enough.
@@ -233,30 +234,30 @@ impl Cache {
     }
 
     /// Who left the token at `start` of `tokens` in the cells, and up to where the same did.
-    fn owner_at(&self, owner: Owner, tokens: &[Token], start: usize) -> (Owner, usize) {
+    fn holder_at(&self, holder: Holder, tokens: &[Token], start: usize) -> (Holder, usize) {
         let n_public = match &self.store {
-            Store::Tree(tree) if owner != Owner::Public => tree.find(Owner::Public, tokens).n_tokens,
+            Store::Tree(tree) if !holder.is_house() => tree.find(holder.house(), tokens).n_tokens,
             _ => 0,
         };
-        if n_public >= start + SEGMENT_MIN { (Owner::Public, n_public) } else { (owner, tokens.len()) }
+        if n_public >= start + SEGMENT_MIN { (holder.house(), n_public) } else { (holder, tokens.len()) }
     }
 
     /// A sequence that owns the cells of all of `tokens`.
-    fn source(&self, owner: Owner, tokens: &[Token]) -> Option<SeqId> {
+    fn source(&self, holder: Holder, tokens: &[Token]) -> Option<SeqId> {
         let Store::Tree(tree) = &self.store else { return None };
-        let hit = tree.find(owner, tokens);
+        let hit = tree.find(holder, tokens);
         if hit.n_tokens == tokens.len() { tree.seq_below(hit.node) } else { None }
     }
 
     /// Copies what the tiers do not cover of a leaf that is about to lose its cells, if that is worth it.
     pub(super) fn save_leaf<E: Engine>(&mut self, engine: &mut E, node: NodeId) {
         let Store::Tree(tree) = &self.store else { return };
-        let owner = tree.owner(node);
+        let holder = tree.holder(node);
         if !self.saves() || tree.reuse(node) == Reuse::Never {
             return;
         }
-        let kept = if owner == Owner::Public { Kept::Pin } else { Kept::Private };
-        let mut saving = Saving::new(owner, tree.path(node), Vec::new(), kept);
+        let kept = if holder.is_house() { Kept::Pin } else { Kept::Private };
+        let mut saving = Saving::new(holder, tree.path(node), Vec::new(), kept);
         loop {
             match self.save_piece(engine, &mut saving) {
                 Saved::Piece => {}
@@ -273,7 +274,7 @@ impl Cache {
     pub fn save_whole<E: Engine>(
         &mut self,
         engine: &mut E,
-        owner: Owner,
+        holder: Holder,
         seq: SeqId,
         tokens: &[Token],
         last_cut: usize,
@@ -281,9 +282,9 @@ impl Cache {
     ) {
         let n = tokens.len();
         let budgets = self.tiers.budgets();
-        let kept = if owner == Owner::Public { Kept::Pin } else { Kept::Private };
+        let kept = if holder.is_house() { Kept::Pin } else { Kept::Private };
         let is_passing = kept == Kept::Pin && budgets.disk > 0 && !self.tiers.is_any_passing();
-        if n < SEGMENT_MIN || (budgets.ram == 0 && !is_passing) || self.tiers.find(owner, tokens).n_tokens == n {
+        if n < SEGMENT_MIN || (budgets.ram == 0 && !is_passing) || self.tiers.find(holder, tokens).n_tokens == n {
             return;
         }
         let n_expected = match (is_passing, self.whole_bytes) {
@@ -297,7 +298,7 @@ impl Cache {
             Ok(()) => {}
             Err(NoRoom::WorthLess) => return,
             Err(NoRoom::TooLarge) => {
-                self.ghosts.remember(owner, &tokens[..1], Lost::TooLarge, n, n_expected);
+                self.ghosts.remember(holder, &tokens[..1], Lost::TooLarge, n, n_expected);
                 return;
             }
         }
@@ -307,11 +308,11 @@ impl Cache {
             Ok(bytes) => {
                 self.whole_bytes = bytes.len() as u64 + 4 * n as u64 + 1024;
                 let piece = Piece { n_tokens: n, bytes: bytes.into() };
-                let segment = Segment::new(owner, kept, true, tokens, 0, vec![piece]);
+                let segment = Segment::new(holder, kept, true, tokens, 0, vec![piece]);
                 let key = segment.header.key;
                 if self.tiers.insert(tokens, segment, reuse, is_passing, &self.speeds) {
                     self.to_write.extend(is_passing.then_some(key));
-                    self.tiers.thin_wholes(owner, tokens, last_cut, WHOLES_OF_A_CONVERSATION);
+                    self.tiers.thin_wholes(holder, tokens, last_cut, WHOLES_OF_A_CONVERSATION);
                 }
                 self.settle();
             }
@@ -324,7 +325,7 @@ impl Cache {
         for mut gone in self.tiers.take_gone() {
             if let Some(lost) = gone.lost.take() {
                 let why = if gone.cause == GoneCause::Failed { Lost::Failed } else { Lost::Evicted };
-                self.ghosts.remember(gone.owner, &lost, why, gone.n_tokens, gone.n_bytes);
+                self.ghosts.remember(gone.holder, &lost, why, gone.n_tokens, gone.n_bytes);
             }
             self.gone.push(gone);
         }

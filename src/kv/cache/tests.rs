@@ -4,13 +4,19 @@
 use super::*;
 use crate::engine::simulated::{SimulatedEngine, SimulatedModel};
 use crate::engine::{Batch, BatchToken, ContextOptions, KvType, Model, Threads};
+use crate::request::{AdapterSet, Owner, Scale};
 
-const ALICE: Owner = Owner::Private([1; 32]);
-const BOB: Owner = Owner::Private([2; 32]);
+const ALICE: Holder = Holder::bare(Owner::Private([1; 32]));
+const BOB: Holder = Holder::bare(Owner::Private([2; 32]));
+
+/// The same under an adapter.
+fn adapted(holder: Holder) -> Holder {
+    Holder { adapters: AdapterSet::NONE.with(0, Scale::ONE), ..holder }
+}
 
 /// A sequence as the scheduler would run it.
 struct Runner {
-    owner: Owner,
+    holder: Holder,
     tokens: Vec<Token>,
     standing: Standing,
     /// Followers have not: their id stands on no leaf.
@@ -27,16 +33,16 @@ impl House {
     fn new(n_cells: usize, n_seq_max: usize) -> House {
         let options =
             ContextOptions { n_cells, n_seq_max, n_batch: n_cells, kv_type: KvType::F16, threads: Threads::same(1) };
-        let engine = SimulatedModel::new().open(&options).unwrap();
+        let engine = SimulatedModel::new().adapters(1).open(&options).unwrap();
         House { engine, cache: Cache::new(n_cells, n_seq_max, Memory::Rewindable), n_restored: 0 }
     }
 
-    fn stand(&mut self, owner: Owner, text: &str) -> Option<Runner> {
+    fn stand(&mut self, holder: Holder, text: &str) -> Option<Runner> {
         let tokens: Vec<Token> = text.bytes().map(|byte| Token(byte.into())).collect();
         let n = tokens.len();
-        let standing = self.cache.stand(&mut self.engine, owner, &tokens, |n_hit| n - n_hit).unwrap()?;
+        let standing = self.cache.stand(&mut self.engine, holder, &tokens, |n_hit| n - n_hit).unwrap()?;
         self.check();
-        Some(Runner { owner, tokens, standing, has_computed: false })
+        Some(Runner { holder, tokens, standing, has_computed: false })
     }
 
     /// Computes up to `n` tokens and makes them findable.
@@ -50,8 +56,10 @@ impl House {
         self.cache.occupy(&mut self.engine, &mut runner.standing, n);
         let seq = runner.standing.seq;
         let end = n_past + n;
+        self.engine.set_adapters(runner.holder.adapters).unwrap();
         let warm = logits(&mut self.engine, seq, &runner.tokens[..end], n_past);
         let mut cold = House::new(64, 1).engine;
+        cold.set_adapters(runner.holder.adapters).unwrap();
         assert_eq!(warm, logits(&mut cold, SeqId(0), &runner.tokens[..end], 0), "cached equals cold");
         self.cache.publish(&mut self.engine, &mut runner.standing, &runner.tokens[..end]).unwrap();
         self.check();
@@ -99,7 +107,7 @@ fn a_follower_that_changes_paths_gives_the_old_cells_up() {
     let mut own = house.stand(ALICE, "policy").unwrap();
     house.compute(&mut own, 6);
     house.leave(own);
-    let mut leader = house.stand(Owner::Public, "policy and tools").unwrap();
+    let mut leader = house.stand(Holder::HOUSE, "policy and tools").unwrap();
     house.compute(&mut leader, 4);
     let mut follower = house.stand(ALICE, "policy and tools?").unwrap();
     assert_eq!(follower.standing.n_past(), 6);
@@ -126,8 +134,8 @@ fn with_ram(house: House) -> House {
 #[test]
 fn what_is_saved_and_idle_leaves_the_cells_and_what_is_not_saved_stays() {
     let mut house = with_ram(House::new(128, 8));
-    for (owner, text) in [(ALICE, "a conversation that is saved"), (BOB, "one that is not")] {
-        let mut runner = house.stand(owner, text).unwrap();
+    for (holder, text) in [(ALICE, "a conversation that is saved"), (BOB, "one that is not")] {
+        let mut runner = house.stand(holder, text).unwrap();
         house.compute(&mut runner, 64);
         house.leave(runner);
     }
@@ -156,11 +164,11 @@ fn a_pin_that_the_disk_has_no_room_for_is_not_copied_for_ever() {
         let House { engine, cache, n_restored } = House::new(128, 8);
         let tiers = Tiers::new(crate::kv::Budgets { ram, disk: 10, learned: 0 });
         let mut house = House { engine, cache: cache.with_tiers(tiers, 256, 24), n_restored };
-        let mut runner = house.stand(Owner::Public, "the policy of this house").unwrap();
+        let mut runner = house.stand(Holder::HOUSE, "the policy of this house").unwrap();
         house.compute(&mut runner, 64);
         house.leave(runner);
         let tokens: Vec<Token> = "the policy of this house".bytes().map(|byte| Token(byte.into())).collect();
-        let mut saving = Saving::new(Owner::Public, tokens.clone(), Vec::new(), crate::kv::Kept::Pin);
+        let mut saving = Saving::new(Holder::HOUSE, tokens.clone(), Vec::new(), crate::kv::Kept::Pin);
         let mut segments = Vec::new();
         loop {
             match house.cache.save_piece(&mut house.engine, &mut saving) {
@@ -197,14 +205,15 @@ fn whatever_is_done_the_engine_holds_what_the_cache_counts() {
             let index = random.usize(0..running.len().max(1));
             match random.u8(0..14) {
                 0..=3 => {
-                    let owner = *random.choice(&[ALICE, BOB, Owner::Public]).unwrap();
+                    let holder =
+                        *random.choice(&[ALICE, BOB, Holder::HOUSE, adapted(ALICE), adapted(Holder::HOUSE)]).unwrap();
                     let words = ["aaaa", "ab", "b"];
                     let n_words = random.usize(1..9);
                     let text: String = (0..n_words).map(|_| *random.choice(&words).unwrap()).collect();
                     // Some of them are said again and again, so that they come back from where they were saved.
                     let said_often = "aaaababbaaaaabbbaaaaabaaaaabbabb";
                     let text = if random.bool() { said_often[..random.usize(20..32)].to_owned() } else { text };
-                    running.extend(house.stand(owner, &text));
+                    running.extend(house.stand(holder, &text));
                     if let Some(runner) = running.last_mut().filter(|_| random.bool()) {
                         house.restore(runner);
                         house.restore(runner);
@@ -219,9 +228,9 @@ fn whatever_is_done_the_engine_holds_what_the_cache_counts() {
                     house.leave(runner);
                 }
                 10 if !running.is_empty() => {
-                    let Runner { owner, tokens, standing, .. } = running.swap_remove(index);
+                    let Runner { holder, tokens, standing, .. } = running.swap_remove(index);
                     let tokens = &tokens[..standing.n_past()];
-                    if owner == Owner::Public && !tokens.is_empty() {
+                    if holder.is_house() && !tokens.is_empty() {
                         pinned.push(house.cache.leave_pinned(&mut house.engine, standing, tokens));
                     } else {
                         house.cache.abandon(&mut house.engine, standing, tokens);
@@ -246,4 +255,40 @@ fn whatever_is_done_the_engine_holds_what_the_cache_counts() {
         n_restored += house.n_restored;
     }
     assert!(n_restored > 100, "{n_restored} tokens came back");
+}
+
+#[test]
+fn what_another_set_holds_is_a_miss_that_says_so_and_what_was_evicted_is_still_called_that() {
+    let mut house = House::new(96, 4);
+    let mut runner = house.stand(adapted(ALICE), "the policy of this house, written down at length").unwrap();
+    house.compute(&mut runner, 64);
+    house.leave(runner);
+    let cause = |house: &House, holder, text: &str| {
+        let tokens: Vec<Token> = text.bytes().map(|byte| Token(byte.into())).collect();
+        (house.cache.find(holder, &tokens), house.cache.miss_cause(holder, &tokens, 0))
+    };
+    assert_eq!(cause(&house, ALICE, "the policy of this house, written down at length!"), (0, MissCause::Adapter));
+    assert_eq!(
+        cause(&house, adapted(ALICE), "the policy of this house, written down at length!"),
+        (48, MissCause::Appended)
+    );
+    assert_eq!(
+        cause(&house, adapted(BOB), "the policy of this house, written down at length!"),
+        (0, MissCause::Cold),
+        "it is another's"
+    );
+    assert_eq!(cause(&house, BOB, "the policy of this house, written down at length!"), (0, MissCause::Cold));
+    assert_eq!(cause(&house, ALICE, "another policy"), (0, MissCause::Cold));
+    // Part of it is held for the set that asks, too.
+    let mut runner = house.stand(ALICE, "the policy").unwrap();
+    house.compute(&mut runner, 64);
+    house.leave(runner);
+    assert_eq!(cause(&house, ALICE, "the policy of this house, written down at length!"), (10, MissCause::Adapter));
+    assert_eq!(cause(&house, ALICE, "the policy of that house, written down at length"), (10, MissCause::Appended));
+    while house.cache.evict(&mut house.engine, EvictionCause::Cells) {}
+    assert_eq!(
+        cause(&house, adapted(ALICE), "the policy of this house, written down at length!"),
+        (0, MissCause::Evicted)
+    );
+    assert_eq!(cause(&house, ALICE, "the policy of this house, written down at length!"), (0, MissCause::Evicted));
 }

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use super::{Entry, FILE_BYTES, File, Gone, GoneCause, Link, Tier, Tiers, WRITE_FROM};
+use crate::kv::holder::Holder;
 use crate::kv::segment::{Header, Kept, PrefixHash, Segment, SegmentKey};
 use crate::kv::value::{Reuse, Speeds};
-use crate::request::{Owner, Token};
+use crate::request::Token;
 
 impl Tiers {
     /// A segment came from disk: it stays in RAM if there is room that is worth it.
@@ -94,15 +95,15 @@ impl Tiers {
             let (key, start) = (header.key, header.start);
             let candidates = ends.get(&(start, header.prefix)).map_or(&[][..], Vec::as_slice);
             let parent =
-                candidates.iter().copied().find(|parent| header.owner.may_see(self.entries[parent].header.owner));
+                candidates.iter().copied().find(|parent| header.holder.may_see(self.entries[parent].header.holder));
             let is_used = match self.entries.contains_key(&key) {
                 true => self.take_found_again(&header, n_file_bytes),
                 false => start == 0 || parent.is_some(),
             };
             if !is_used {
-                let (owner, n_tokens, n_bytes) = (header.owner, header.tokens.len(), n_file_bytes);
+                let (holder, n_tokens, n_bytes) = (header.holder, header.tokens.len(), n_file_bytes);
                 let tier = Tier::Disk;
-                self.gone.push(Gone { key, owner, tier, cause: GoneCause::Removed, n_tokens, n_bytes, lost: None });
+                self.gone.push(Gone { key, holder, tier, cause: GoneCause::Removed, n_tokens, n_bytes, lost: None });
                 continue;
             }
             let is_whole = header.is_whole;
@@ -160,14 +161,14 @@ impl Tiers {
     }
 
     /// What is kept as a pin and none of `pins` needs any more is given up.
-    pub fn keep_pins(&mut self, pins: &[(Owner, &[Token])]) {
+    pub fn keep_pins(&mut self, pins: &[(Holder, &[Token])]) {
         // A private one may be the beginning of what a conversation of its owner left.
-        let private = pins.iter().filter(|(owner, _)| *owner != Owner::Public);
+        let private = pins.iter().filter(|(holder, _)| !holder.is_house());
         let used: Vec<SegmentKey> =
-            private.flat_map(|(owner, pin)| self.find(*owner, pin).links).map(|link| link.key).collect();
+            private.flat_map(|(holder, pin)| self.find(*holder, pin).links).map(|link| link.key).collect();
         let is_needed = |tiers: &Tiers, key: SegmentKey| {
-            let (path, owner) = (tiers.path(key), tiers.entries[&key].header.owner);
-            used.contains(&key) || pins.iter().any(|pin| pin.0 == owner && pin.1.starts_with(&path))
+            let (path, holder) = (tiers.path(key), tiers.entries[&key].header.holder);
+            used.contains(&key) || pins.iter().any(|pin| pin.0 == holder && pin.1.starts_with(&path))
         };
         let pinned = self.entries.iter().filter(|(_, entry)| entry.header.kept == Kept::Pin).map(|(&key, _)| key);
         let (needed, mut unneeded): (Vec<_>, Vec<_>) = pinned.partition(|&key| is_needed(self, key));
@@ -184,8 +185,8 @@ impl Tiers {
 
     /// Keeps what covers `prefix` as learned, as far as its share of the disk reaches; older learned ones give way. Gives the
     /// segments whose files must be written, or written again, for it.
-    pub fn learn(&mut self, owner: Owner, prefix: &[Token]) -> Vec<SegmentKey> {
-        let chain = self.find(owner, prefix);
+    pub fn learn(&mut self, holder: Holder, prefix: &[Token]) -> Vec<SegmentKey> {
+        let chain = self.find(holder, prefix);
         if chain.n_tokens < prefix.len() {
             return Vec::new();
         }
@@ -217,9 +218,9 @@ impl Tiers {
         keys
     }
 
-    /// Keeps what covers `prefix` as a pin of `owner`; gives the segments whose files must be written, or written again.
-    pub fn keep_as_pin(&mut self, owner: Owner, prefix: &[Token]) -> Vec<SegmentKey> {
-        let chain = self.find(owner, prefix);
+    /// Keeps what covers `prefix` as a pin of `holder`; gives the segments whose files must be written, or written again.
+    pub fn keep_as_pin(&mut self, holder: Holder, prefix: &[Token]) -> Vec<SegmentKey> {
+        let chain = self.find(holder, prefix);
         if chain.n_tokens < prefix.len() {
             return Vec::new();
         }
@@ -236,8 +237,8 @@ impl Tiers {
     }
 
     /// Where `prefix` would come from, if all of it is held: the slowest of its tiers.
-    pub fn tier_of(&self, owner: Owner, prefix: &[Token]) -> Option<Tier> {
-        let chain = self.find(owner, prefix);
+    pub fn tier_of(&self, holder: Holder, prefix: &[Token]) -> Option<Tier> {
+        let chain = self.find(holder, prefix);
         let is_in_ram = |link: &Link| self.entries[&link.key].ram.is_some();
         (chain.n_tokens == prefix.len() && chain.n_tokens > 0).then(|| match chain.links.iter().all(is_in_ram) {
             true => Tier::Ram,
@@ -246,8 +247,8 @@ impl Tiers {
     }
 
     /// Whether all that covers `prefix` is kept as a pin or learned.
-    pub fn is_learned(&self, owner: Owner, prefix: &[Token]) -> bool {
-        let chain = self.find(owner, prefix);
+    pub fn is_learned(&self, holder: Holder, prefix: &[Token]) -> bool {
+        let chain = self.find(holder, prefix);
         let is_kept = |link: &Link| self.entries[&link.key].header.kept != Kept::Private;
         chain.n_tokens == prefix.len() && chain.links.iter().all(is_kept)
     }

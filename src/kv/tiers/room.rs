@@ -139,8 +139,8 @@ impl Tiers {
         if entry.ram.take().is_some() && !std::mem::take(&mut entry.is_passing) {
             let n_bytes = entry.ram_bytes();
             self.ram -= n_bytes;
-            let (owner, n_tokens) = (entry.header.owner, entry.header.tokens.len());
-            self.gone.push(Gone { key, owner, tier: Tier::Ram, cause, n_tokens, n_bytes, lost: None });
+            let (holder, n_tokens) = (entry.header.holder, entry.header.tokens.len());
+            self.gone.push(Gone { key, holder, tier: Tier::Ram, cause, n_tokens, n_bytes, lost: None });
         }
     }
 
@@ -169,8 +169,8 @@ impl Tiers {
         if entry.header.kept == Kept::Learned {
             self.learned -= n_bytes;
         }
-        let (owner, n_tokens) = (entry.header.owner, entry.header.tokens.len());
-        self.gone.push(Gone { key, owner, tier: Tier::Disk, cause, n_tokens, n_bytes, lost });
+        let (holder, n_tokens) = (entry.header.holder, entry.header.tokens.len());
+        self.gone.push(Gone { key, holder, tier: Tier::Disk, cause, n_tokens, n_bytes, lost });
     }
 
     /// Takes a segment out of all tiers, and those behind it first.
@@ -185,9 +185,9 @@ impl Tiers {
         if entry.ram.take().is_some() && !entry.is_passing {
             let n_bytes = entry.ram_bytes();
             self.ram -= n_bytes;
-            let (owner, n_tokens) = (entry.header.owner, entry.header.tokens.len());
+            let (holder, n_tokens) = (entry.header.holder, entry.header.tokens.len());
             let lost = lost.take().filter(|_| !entry.has_file());
-            self.gone.push(Gone { key, owner, tier: Tier::Ram, cause, n_tokens, n_bytes, lost });
+            self.gone.push(Gone { key, holder, tier: Tier::Ram, cause, n_tokens, n_bytes, lost });
         }
         self.uncount_file(key, cause, lost);
         let entry = self.entries.remove(&key).expect("what is removed is held");

@@ -6,25 +6,35 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::kv::segment::PrefixHash;
+use crate::request::{AdapterSet, Owner, Scale};
 
-const ALICE: Owner = Owner::Private([1; 32]);
-const BOB: Owner = Owner::Private([2; 32]);
-const OWNERS: [Owner; 3] = [Owner::Public, ALICE, BOB];
+const ALICE: Holder = Holder::bare(Owner::Private([1; 32]));
+const BOB: Holder = Holder::bare(Owner::Private([2; 32]));
+/// Two of them under an adapter.
+fn holders() -> [Holder; N_HOLDERS] {
+    [Holder::HOUSE, ALICE, BOB, under_an_adapter(Holder::HOUSE), under_an_adapter(ALICE)]
+}
+
+const N_HOLDERS: usize = 5;
+
+fn under_an_adapter(holder: Holder) -> Holder {
+    Holder { adapters: AdapterSet::NONE.with(0, Scale::ONE), ..holder }
+}
 
 fn tokens(text: &str) -> Vec<Token> {
     text.bytes().map(|byte| Token(byte.into())).collect()
 }
 
 /// The end of `path` from `start` on, two tokens and twenty bytes a piece.
-fn segment(owner: Owner, kept: Kept, path: &[Token], start: usize) -> Segment {
+fn segment(holder: Holder, kept: Kept, path: &[Token], start: usize) -> Segment {
     let pieces =
         path[start..].chunks(2).map(|run| Piece { n_tokens: run.len(), bytes: vec![7; 10 * run.len()].into() });
-    Segment::new(owner, kept, false, path, start, pieces.collect())
+    Segment::new(holder, kept, false, path, start, pieces.collect())
 }
 
-fn whole(owner: Owner, path: &[Token]) -> Segment {
+fn whole(holder: Holder, path: &[Token]) -> Segment {
     let piece = Piece { n_tokens: path.len(), bytes: vec![7; 100].into() };
-    Segment::new(owner, Kept::Private, true, path, 0, vec![piece])
+    Segment::new(holder, Kept::Private, true, path, 0, vec![piece])
 }
 
 /// Bytes of RAM that a segment of `n` tokens takes.
@@ -43,26 +53,26 @@ impl House {
     }
 
     /// Saves what is not covered of `text`.
-    fn save(&mut self, owner: Owner, text: &str) -> bool {
-        self.save_as(owner, Kept::Private, text, Reuse::Once)
+    fn save(&mut self, holder: Holder, text: &str) -> bool {
+        self.save_as(holder, Kept::Private, text, Reuse::Once)
     }
 
-    fn save_as(&mut self, owner: Owner, kept: Kept, text: &str, reuse: Reuse) -> bool {
+    fn save_as(&mut self, holder: Holder, kept: Kept, text: &str, reuse: Reuse) -> bool {
         let path = tokens(text);
-        let start = self.tiers.find(owner, &path).n_tokens;
-        start < path.len() && self.tiers.insert(&path, segment(owner, kept, &path, start), reuse, false, &self.speeds)
+        let start = self.tiers.find(holder, &path).n_tokens;
+        start < path.len() && self.tiers.insert(&path, segment(holder, kept, &path, start), reuse, false, &self.speeds)
     }
 
-    fn found(&self, owner: Owner, text: &str) -> usize {
-        self.tiers.find(owner, &tokens(text)).n_tokens
+    fn found(&self, holder: Holder, text: &str) -> usize {
+        self.tiers.find(holder, &tokens(text)).n_tokens
     }
 
-    fn last(&self, owner: Owner, text: &str) -> SegmentKey {
-        self.tiers.find(owner, &tokens(text)).links.last().expect("it is held").key
+    fn last(&self, holder: Holder, text: &str) -> SegmentKey {
+        self.tiers.find(holder, &tokens(text)).links.last().expect("it is held").key
     }
 
-    fn hit(&mut self, owner: Owner, text: &str) {
-        let chain = self.tiers.find(owner, &tokens(text));
+    fn hit(&mut self, holder: Holder, text: &str) {
+        let chain = self.tiers.find(holder, &tokens(text));
         self.tiers.touch(&chain);
     }
 
@@ -198,7 +208,7 @@ fn with_a_file_ram_is_given_up_and_the_prefix_is_still_found() {
 fn what_only_passes_through_ram_is_beside_the_budget_and_readable_until_it_is_written() {
     let mut house = House::new(0, 1 << 20);
     let path = tokens("pinned");
-    let pin = segment(Owner::Public, Kept::Pin, &path, 0);
+    let pin = segment(Holder::HOUSE, Kept::Pin, &path, 0);
     let key = pin.header.key;
     assert!(house.tiers.insert(&path, pin, Reuse::Once, true, &house.speeds));
     assert!(house.tiers.begin_write(key).is_some());
@@ -208,7 +218,7 @@ fn what_only_passes_through_ram_is_beside_the_budget_and_readable_until_it_is_wr
     assert_eq!((house.tiers.n_on_disk(&chain, 0), house.tiers.held().disk), (6, 1_000));
     // And one that could not be written is gone.
     let other = tokens("other");
-    let pin = segment(Owner::Public, Kept::Pin, &other, 0);
+    let pin = segment(Holder::HOUSE, Kept::Pin, &other, 0);
     let key = pin.header.key;
     house.tiers.insert(&other, pin, Reuse::Once, true, &house.speeds);
     house.tiers.begin_write(key);
@@ -219,26 +229,26 @@ fn what_only_passes_through_ram_is_beside_the_budget_and_readable_until_it_is_wr
 #[test]
 fn pins_and_learned_files_stay_and_private_ones_make_room() {
     let mut house = House::new(1 << 20, 4 * (cost(4) + FILE_BYTES));
-    for (owner, kept, text) in [
-        (Owner::Public, Kept::Pin, "pins"),
+    for (holder, kept, text) in [
+        (Holder::HOUSE, Kept::Pin, "pins"),
         (ALICE, Kept::Learned, "lear"),
         (ALICE, Kept::Private, "priv"),
         (ALICE, Kept::Private, "next"),
         (ALICE, Kept::Private, "last"),
     ] {
-        house.save_as(owner, kept, text, Reuse::Once);
-        let key = house.last(owner, text);
+        house.save_as(holder, kept, text, Reuse::Once);
+        let key = house.last(holder, text);
         assert!(house.write(key), "{text}");
         if kept == Kept::Private {
-            house.hit(owner, text);
+            house.hit(holder, text);
         }
     }
-    house.tiers.keep_pins(&[(Owner::Public, &tokens("pins and more"))]);
+    house.tiers.keep_pins(&[(Holder::HOUSE, &tokens("pins and more"))]);
     let files: Vec<_> = ["pins", "lear", "priv", "next", "last"]
         .map(|text| house.tiers.entries[&house.last(ALICE, text)].file == File::There)
         .into();
     assert_eq!(files, [true, true, false, true, true]);
-    house.tiers.keep_pins(&[(Owner::Public, &tokens("pin"))]);
+    house.tiers.keep_pins(&[(Holder::HOUSE, &tokens("pin"))]);
     assert_eq!(house.found(ALICE, "pins"), 0, "its pin is configured no more");
 }
 
@@ -246,13 +256,13 @@ fn pins_and_learned_files_stay_and_private_ones_make_room() {
 fn a_pin_that_begins_in_one_that_is_gone_keeps_what_it_stands_on() {
     let mut house = House::new(1 << 20, 1 << 20);
     for text in ["rules of monday", "rules of tuesday"] {
-        house.save_as(Owner::Public, Kept::Pin, text, Reuse::Once);
-        let key = house.last(Owner::Public, text);
+        house.save_as(Holder::HOUSE, Kept::Pin, text, Reuse::Once);
+        let key = house.last(Holder::HOUSE, text);
         assert!(house.write(key), "{text}");
     }
-    house.tiers.keep_pins(&[(Owner::Public, &tokens("rules of tuesday"))]);
+    house.tiers.keep_pins(&[(Holder::HOUSE, &tokens("rules of tuesday"))]);
     assert_eq!(house.found(ALICE, "rules of tuesday"), 16);
-    house.tiers.keep_pins(&[(Owner::Public, &tokens("rules of monday"))]);
+    house.tiers.keep_pins(&[(Holder::HOUSE, &tokens("rules of monday"))]);
     assert_eq!(house.found(ALICE, "rules of tuesday"), 9, "nothing stands on it");
     house.tiers.keep_pins(&[]);
     assert_eq!(house.found(ALICE, "rules of monday"), 0);
@@ -368,13 +378,13 @@ enum Op {
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let text = "[ab]{1,12}";
     let op = prop_oneof![
-        6 => (0..3usize, text, any::<bool>()).prop_map(|(owner, text, pin)| Op::Save(owner, text, pin)),
-        3 => (0..3usize, text).prop_map(|(owner, text)| Op::Hit(owner, text)),
-        3 => (0..3usize, text).prop_map(|(owner, text)| Op::Write(owner, text)),
-        1 => (0..3usize, text).prop_map(|(owner, text)| Op::WriteFails(owner, text)),
-        1 => (0..3usize, text).prop_map(|(owner, text)| Op::Lose(owner, text)),
+        6 => (0..N_HOLDERS, text, any::<bool>()).prop_map(|(holder, text, pin)| Op::Save(holder, text, pin)),
+        3 => (0..N_HOLDERS, text).prop_map(|(holder, text)| Op::Hit(holder, text)),
+        3 => (0..N_HOLDERS, text).prop_map(|(holder, text)| Op::Write(holder, text)),
+        1 => (0..N_HOLDERS, text).prop_map(|(holder, text)| Op::WriteFails(holder, text)),
+        1 => (0..N_HOLDERS, text).prop_map(|(holder, text)| Op::Lose(holder, text)),
         2 => Just(Op::WriteNext),
-        1 => (0..3usize, text).prop_map(|(owner, text)| Op::Learn(owner, text)),
+        1 => (0..N_HOLDERS, text).prop_map(|(holder, text)| Op::Learn(holder, text)),
         1 => Just(Op::Restart),
     ];
     proptest::collection::vec(op, 1..60)
@@ -388,31 +398,31 @@ proptest! {
         let disk = disk * (cost(6) + FILE_BYTES);
         let mut house = House::new(ram * cost(6), disk);
         // Every prefix that was ever saved, with the key of the segment that ends it.
-        let mut saved: Vec<(Owner, Vec<Token>, SegmentKey)> = Vec::new();
+        let mut saved: Vec<(Holder, Vec<Token>, SegmentKey)> = Vec::new();
         for op in ops {
             match op {
-                Op::Save(owner, text, is_pin) => {
-                    let owner = OWNERS[owner];
-                    let kept = if owner == Owner::Public && is_pin { Kept::Pin } else { Kept::Private };
-                    if house.save_as(owner, kept, &text, Reuse::Once) {
-                        saved.push((owner, tokens(&text), house.last(owner, &text)));
+                Op::Save(holder, text, is_pin) => {
+                    let holder = holders()[holder];
+                    let kept = if holder.is_house() && is_pin { Kept::Pin } else { Kept::Private };
+                    if house.save_as(holder, kept, &text, Reuse::Once) {
+                        saved.push((holder, tokens(&text), house.last(holder, &text)));
                     }
                 }
-                Op::Hit(owner, text) => house.hit(OWNERS[owner], &text),
-                Op::Write(owner, text) => {
-                    for link in house.tiers.find(OWNERS[owner], &tokens(&text)).links {
+                Op::Hit(holder, text) => house.hit(holders()[holder], &text),
+                Op::Write(holder, text) => {
+                    for link in house.tiers.find(holders()[holder], &tokens(&text)).links {
                         house.write(link.key);
                     }
                 }
-                Op::WriteFails(owner, text) => {
-                    for link in house.tiers.find(OWNERS[owner], &tokens(&text)).links {
+                Op::WriteFails(holder, text) => {
+                    for link in house.tiers.find(holders()[holder], &tokens(&text)).links {
                         if house.tiers.begin_write(link.key).is_some() {
                             house.tiers.write_failed(link.key);
                         }
                     }
                 }
-                Op::Lose(owner, text) => {
-                    if let Some(link) = house.tiers.find(OWNERS[owner], &tokens(&text)).links.last() {
+                Op::Lose(holder, text) => {
+                    if let Some(link) = house.tiers.find(holders()[holder], &tokens(&text)).links.last() {
                         house.tiers.lose(link.key, GoneCause::Failed);
                     }
                 }
@@ -421,7 +431,7 @@ proptest! {
                         house.write(key);
                     }
                 }
-                Op::Learn(owner, text) => drop(house.tiers.learn(OWNERS[owner], &tokens(&text))),
+                Op::Learn(holder, text) => drop(house.tiers.learn(holders()[holder], &tokens(&text))),
                 Op::Restart => {
                     let on_disk = house.tiers.entries.values().filter(|entry| entry.file == File::There);
                     let mut found: Vec<_> =
@@ -437,9 +447,9 @@ proptest! {
             house.tiers.check();
             let held = house.tiers.held();
             prop_assert!(held.ram <= ram * cost(6) && held.disk <= disk && held.learned <= disk / 4);
-            for owner in OWNERS {
-                let chain = house.tiers.find(owner, &tokens(&question));
-                let held = saved.iter().filter(|(holder, _, key)| owner.may_see(*holder) && house.tiers.contains(*key));
+            for holder in holders() {
+                let chain = house.tiers.find(holder, &tokens(&question));
+                let held = saved.iter().filter(|(held_by, _, key)| holder.may_see(*held_by) && house.tiers.contains(*key));
                 let expected = held.map(|(_, path, _)| common_len(path, &tokens(&question))).max().unwrap_or(0);
                 prop_assert_eq!(chain.n_tokens, expected);
                 let mut at = 0;

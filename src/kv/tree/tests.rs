@@ -5,20 +5,21 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::request::{AdapterSet, Scale};
 
-const ALICE: Owner = Owner::Private([1; 32]);
-const BOB: Owner = Owner::Private([2; 32]);
+const ALICE: Holder = Holder::bare(Owner::Private([1; 32]));
+const BOB: Holder = Holder::bare(Owner::Private([2; 32]));
 
 fn tokens(text: &str) -> Vec<Token> {
     text.bytes().map(|byte| Token(byte.into())).collect()
 }
 
 /// Computes `text` in the tree as a finished sequence would leave it, and unlocks it.
-fn hold(tree: &mut Tree, owner: Owner, text: &str, seq: u16) -> NodeId {
+fn hold(tree: &mut Tree, holder: Holder, text: &str, seq: u16) -> NodeId {
     let text = tokens(text);
-    let hit = tree.find(owner, &text);
+    let hit = tree.find(holder, &text);
     let at = tree.lock(hit);
-    let extended = tree.extend(at, owner, &text[hit.n_tokens..], SeqId(seq));
+    let extended = tree.extend(at, holder, &text[hit.n_tokens..], SeqId(seq));
     tree.unlock(extended.node);
     tree.check();
     extended.node
@@ -31,8 +32,8 @@ fn evict(tree: &mut Tree) -> Option<Evicted> {
     Some(tree.evict(leaf))
 }
 
-fn hit_len(tree: &Tree, owner: Owner, text: &str) -> usize {
-    tree.find(owner, &tokens(text)).n_tokens
+fn hit_len(tree: &Tree, holder: Holder, text: &str) -> usize {
+    tree.find(holder, &tokens(text)).n_tokens
 }
 
 /// The example that says what reuse is: the same tokens from position 0.
@@ -48,7 +49,7 @@ fn replacing_h_reuses_seven_tokens_and_replacing_a_none() {
 #[test]
 fn a_private_prefix_is_seen_by_its_owner_alone() {
     let mut tree = Tree::new();
-    hold(&mut tree, Owner::Public, "house ", 0);
+    hold(&mut tree, Holder::HOUSE, "house ", 0);
     hold(&mut tree, ALICE, "house of alice", 1);
     assert_eq!(hit_len(&tree, ALICE, "house of alice"), 14);
     assert_eq!(hit_len(&tree, BOB, "house of alice"), 6);
@@ -102,7 +103,7 @@ fn an_evicted_leaf_hands_its_id_to_a_parent_that_becomes_a_leaf() {
 #[test]
 fn eviction_never_takes_a_locked_or_pinned_node() {
     let mut tree = Tree::new();
-    let pin = hold(&mut tree, Owner::Public, "pinned", 0);
+    let pin = hold(&mut tree, Holder::HOUSE, "pinned", 0);
     tree.pin(pin);
     hold(&mut tree, ALICE, "pinned and more", 1);
     let locked = tree.lock(tree.find(ALICE, &tokens("pinned and")));
@@ -127,11 +128,11 @@ enum Op {
     Evict,
 }
 
-fn op(n_owners: u8) -> impl Strategy<Value = Op> {
+fn op(n_holders: u8) -> impl Strategy<Value = Op> {
     // Two tokens make collisions, splits and duplicates frequent.
     let run = proptest::collection::vec((0..2).prop_map(Token), 0..9);
     prop_oneof![
-        (0..n_owners, run.clone()).prop_map(|(owner, run)| Op::Stand(owner, run)),
+        (0..n_holders, run.clone()).prop_map(|(holder, run)| Op::Stand(holder, run)),
         (any::<usize>(), run).prop_map(|(i, run)| Op::Extend(i, run)),
         any::<usize>().prop_map(Op::Leave),
         any::<usize>().prop_map(Op::Pin),
@@ -142,42 +143,49 @@ fn op(n_owners: u8) -> impl Strategy<Value = Op> {
 
 /// A sequence that stands in the tree: its node, the tokens up to it, its id.
 struct Standing {
-    owner: Owner,
+    holder: Holder,
     node: NodeId,
     tokens: Vec<Token>,
     seq: SeqId,
 }
 
-/// The oracle: every held cell as (owner, the tokens up to and with it), and how often it is held.
+/// The oracle: every held cell as (holder, the tokens up to and with it), and how often it is held.
 ///
-/// With several owners a prefix may be held twice: when the house computes what someone held privately before.
+/// With several holders a prefix may be held twice: when the house computes what someone held privately before.
 type Oracle = BTreeMap<(u8, Vec<Token>), usize>;
 
-fn owner_of(index: u8) -> Owner {
-    [Owner::Public, ALICE, BOB][usize::from(index)]
+const N_HOLDERS: u8 = 5;
+
+/// The first three under no adapter, the others under one.
+fn holder_of(index: u8) -> Holder {
+    let adapters = AdapterSet::NONE.with(0, Scale::ONE);
+    [Holder::HOUSE, ALICE, BOB, Holder { adapters, ..Holder::HOUSE }, Holder { adapters, ..ALICE }][usize::from(index)]
 }
 
-fn index_of(owner: Owner) -> u8 {
-    (0..3).find(|&index| owner_of(index) == owner).unwrap()
+fn index_of(holder: Holder) -> u8 {
+    (0..N_HOLDERS).find(|&index| holder_of(index) == holder).unwrap()
 }
 
-fn naive_find(oracle: &Oracle, owner: u8, tokens: &[Token]) -> usize {
-    let is_held = |n: &usize| {
-        oracle.contains_key(&(0, tokens[..*n].to_vec())) || oracle.contains_key(&(owner, tokens[..*n].to_vec()))
-    };
-    (1..=tokens.len()).take_while(is_held).count()
+/// Whether `holder` has `cell`, or the house under the same adapters.
+fn is_seen(oracle: &Oracle, holder: u8, cell: &[Token]) -> bool {
+    let house = index_of(holder_of(holder).house());
+    [house, holder].iter().any(|&holder| oracle.contains_key(&(holder, cell.to_vec())))
+}
+
+fn naive_find(oracle: &Oracle, holder: u8, tokens: &[Token]) -> usize {
+    (1..=tokens.len()).take_while(|&n| is_seen(oracle, holder, &tokens[..n])).count()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn the_tree_of_one_owner_equals_a_naive_oracle(ops in proptest::collection::vec(op(1), 1..60)) {
+    fn the_tree_of_one_holder_equals_a_naive_oracle(ops in proptest::collection::vec(op(1), 1..60)) {
         check(ops, true)?;
     }
 
     #[test]
-    fn the_tree_of_three_owners_equals_a_naive_oracle(ops in proptest::collection::vec(op(3), 1..60)) {
+    fn the_tree_of_several_holders_equals_a_naive_oracle(ops in proptest::collection::vec(op(N_HOLDERS), 1..60)) {
         check(ops, false)?;
     }
 }
@@ -191,34 +199,33 @@ fn check(ops: Vec<Op>, held_once: bool) -> Result<(), TestCaseError> {
     let mut next_seq = 0;
     for op in ops {
         match op {
-            Op::Stand(owner, tokens) => {
-                let hit = tree.find(owner_of(owner), &tokens);
-                prop_assert_eq!(hit.n_tokens, naive_find(&oracle, owner, &tokens));
+            Op::Stand(holder, tokens) => {
+                let hit = tree.find(holder_of(holder), &tokens);
+                prop_assert_eq!(hit.n_tokens, naive_find(&oracle, holder, &tokens));
                 let node = tree.lock(hit);
                 prop_assert_eq!(tree.end(node), hit.n_tokens);
                 let tokens = tokens[..hit.n_tokens].to_vec();
                 prop_assert_eq!(tree.path(node), tokens.clone());
-                standing.push(Standing { owner: owner_of(owner), node, tokens, seq: SeqId(next_seq) });
+                standing.push(Standing { holder: holder_of(holder), node, tokens, seq: SeqId(next_seq) });
                 next_seq += 1;
             }
             Op::Extend(i, run) if !standing.is_empty() => {
                 let i = i % standing.len();
                 let at = &mut standing[i];
-                let extended = tree.extend(at.node, at.owner, &run, at.seq);
+                let extended = tree.extend(at.node, at.holder, &run, at.seq);
                 let start = at.tokens.len();
                 at.tokens.extend(&run);
                 at.node = extended.node;
                 prop_assert_eq!(tree.path(at.node), at.tokens.clone());
-                let owner = index_of(at.owner);
+                let holder = index_of(at.holder);
                 for n in 1..=run.len() {
                     let cell = at.tokens[..start + n].to_vec();
                     let is_duplicate = n <= extended.n_duplicate;
-                    let is_held =
-                        oracle.contains_key(&(0, cell.clone())) || oracle.contains_key(&(owner, cell.clone()));
+                    let is_held = is_seen(&oracle, holder, &cell);
                     prop_assert!(!is_duplicate || is_held, "only what was held is a duplicate");
                     prop_assert!(!held_once || is_duplicate == is_held, "what was held is a duplicate");
                     if !is_duplicate {
-                        *oracle.entry((owner, cell)).or_default() += 1;
+                        *oracle.entry((holder, cell)).or_default() += 1;
                     }
                 }
             }
@@ -238,7 +245,7 @@ fn check(ops: Vec<Op>, held_once: bool) -> Result<(), TestCaseError> {
             Op::Evict => {
                 if let Some(evicted) = evict(&mut tree) {
                     for n in evicted.start + 1..=evicted.path.len() {
-                        let cell = (index_of(evicted.owner), evicted.path[..n].to_vec());
+                        let cell = (index_of(evicted.holder), evicted.path[..n].to_vec());
                         let count = oracle.get_mut(&cell).expect("only what is held is evicted");
                         *count -= 1;
                         if *count == 0 {
@@ -280,7 +287,7 @@ fn what_came_back_outlives_what_was_seen_once() {
     tree.hit(talk);
     let more = hold(&mut tree, ALICE, "talk goes on", 0);
     assert_eq!(tree.reuse(more), Reuse::Hits(1), "what goes on from it is expected back, too");
-    hold(&mut tree, Owner::Public, "pin", 1);
+    hold(&mut tree, Holder::HOUSE, "pin", 1);
     hold(&mut tree, ALICE, "pin once", 2);
     hold(&mut tree, ALICE, "shot", 3);
     let evicted = |tree: &mut Tree| String::from_utf8(evict(tree).unwrap().path.iter().map(|t| t.0 as u8).collect());

@@ -204,6 +204,25 @@ fn a_long_past_is_said_once_before_it_is_left_out() {
 }
 
 #[test]
+fn what_is_only_counted_is_no_evidence() {
+    let mut planner = laying(LayoutMode::Safe, 1 << 20, None);
+    let asked = |n: usize| {
+        let states = format!("# States\n- oven: {n}\n- door: shut\n- light: on");
+        request("model", &[system(&format!("{RULES}\n\n{states}")), user("Oven?")], &[])
+    };
+    let at = |n: usize| Moment::utc(START + 4_000 * n as i64);
+    for n in 0..4 {
+        planner.count(&asked(n), &at(n)).unwrap();
+    }
+    let mut n_moved = |n: usize| planner.plan(&asked(n), &at(n)).unwrap().moved.len();
+    let after_counts: Vec<usize> = (4..8).map(&mut n_moved).collect();
+    let mut fresh = laying(LayoutMode::Safe, 1 << 20, None);
+    let as_ever: Vec<usize> = (4..8).map(|n| fresh.plan(&asked(n), &at(n)).unwrap().moved.len()).collect();
+    assert_eq!(after_counts, as_ever);
+    assert_eq!((as_ever[0], as_ever[3]), (0, 1), "asked, they are evidence");
+}
+
+#[test]
 fn a_request_chooses_its_own_layout() {
     let mut planner = laying(LayoutMode::Off, 1 << 20, None);
     let mut asked = request("model", &[clocked(START), user("Hi")], &[]);

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use super::testing::{BOS, Bytes, Style, Template};
 use super::*;
 use crate::engine::{Special, Vocab};
-use crate::request::{Client, Dialect, Message, Role, Sampling, ToolCall, Wanted};
+use crate::request::{
+    AdapterWish, Client, Dialect, Message, Priority, Role, Sampling, Scale, ToolCall, Wanted, WhichAdapter,
+};
 
 const NOW: Moment = Moment::utc(0);
 const LIGHT: &str = r#"{"type": "function", "function": {"name": "light", "description": "Switches."}}"#;
@@ -121,7 +123,7 @@ fn house() -> Profile {
         tools: vec![LIGHT.into()],
         documents: vec![document("handbook", "The key is under the mat.\n"), document("bins", "Paper: Monday.")],
         max_tokens: Some(512),
-        thinking: None,
+        ..Profile::default()
     }
 }
 
@@ -146,7 +148,7 @@ fn request(model: &str, messages: &[Message], tools: &[&str]) -> Request {
         client: Client { name: "test".into(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
-        is_background: false,
+        priority: Priority::default(),
     }
 }
 
@@ -187,4 +189,34 @@ fn show(planned: &Planned) -> String {
         shown += &format!("{class:?} {name}: {n_bytes}{cut}\n");
     }
     shown
+}
+
+#[test]
+fn a_request_names_its_adapters_or_its_profile_does_or_the_default_ones_count() {
+    let known = |name: &str, is_default| KnownAdapter { name: name.into(), scale: Scale::ONE, is_default };
+    let own = AdapterSet::NONE.with(0, Scale::ONE);
+    let profiles = vec![
+        Profile { adapters: Some(own), ..house() },
+        Profile { name: "kids".into(), ..house() },
+        Profile { name: "plain".into(), adapters: Some(AdapterSet::NONE), ..house() },
+    ];
+    let planner = planner(Bytes::new(), Template::new(Style::Plain), profiles);
+    let mut planner = planner.with_adapters(vec![known("butler", false), known("pirate", true)]);
+    let default = AdapterSet::NONE.with(1, Scale::ONE);
+    let wish = |number, scale: f32| AdapterWish { which: WhichAdapter::Number(number), scale: Scale::new(scale) };
+    let two = AdapterSet::NONE.with(0, Scale::new(2.0).unwrap());
+    let mut adapters = |model: &str, wishes: Option<Vec<AdapterWish>>| {
+        let mut request = request(model, &[user("Hi")], &[]);
+        request.wanted.adapters = wishes;
+        planner.plan(&request, &NOW).map(|planned| planned.adapters).map_err(|error| error.to_string())
+    };
+    for (model, silent) in [("house", own), ("kids", default), ("plain", AdapterSet::NONE), ("model", default)] {
+        assert_eq!(adapters(model, None), Ok(silent), "{model}");
+        assert_eq!(adapters(model, Some(vec![wish(0, 2.0)])), Ok(two), "{model}");
+        assert_eq!(adapters(model, Some(vec![])), Ok(AdapterSet::NONE), "{model}");
+    }
+    let refused = adapters("house", Some(vec![wish(2, 1.0)])).unwrap_err();
+    assert_eq!(refused, "lora[0]: an adapter 2 is not here; there are: 0 (butler), 1 (pirate)");
+    let pins: Vec<_> = planner.pins().unwrap().into_iter().map(|head| head.adapters).collect();
+    assert_eq!(pins, [own, default, AdapterSet::NONE], "each is kept warm under what its requests are computed under");
 }

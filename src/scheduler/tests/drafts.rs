@@ -1,49 +1,11 @@
 //! Drafts change how soon an answer comes and nothing else: not a token of it, not a cell, not what others have.
 
-use std::sync::Mutex;
-
 use proptest::prelude::*;
 
+use super::stepped::{Asked, Client, Stepped};
 use super::*;
-use crate::engine::Engine;
-use crate::engine::simulated::SimulatedEngine;
 use crate::kv::EvictionCause;
-use crate::scheduler::sequence::Running;
-
-/// A scheduler that takes its turns when it is told to.
-struct Stepped {
-    scheduler: step::Scheduler<SimulatedEngine>,
-    faults: Faults,
-    records: Arc<Mutex<Vec<Record>>>,
-}
-
-/// A request in the making, as its client sees it.
-#[derive(Debug)]
-struct Client {
-    asked: Asked,
-    events: Option<mpsc::Receiver<Event>>,
-    said: String,
-    end: Option<Done>,
-    has_failed: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Asked {
-    owner: Owner,
-    prompt: String,
-    max_tokens: usize,
-    seed: Option<u32>,
-    stop: Vec<String>,
-    /// Events that it lets wait.
-    capacity: usize,
-}
-
-impl Asked {
-    fn new(prompt: &str, max_tokens: usize) -> Asked {
-        let (owner, prompt) = (ALICE, prompt.to_owned());
-        Asked { owner, prompt, max_tokens, seed: None, stop: vec![], capacity: 64 }
-    }
-}
+use crate::request::Scale;
 
 /// Says what it said eight tokens before, mostly.
 const REPEATING: (usize, u64) = (8, 12);
@@ -52,90 +14,12 @@ const REPEATING: (usize, u64) = (8, 12);
 const PROMPT: &str = "kitchen kitchen kitchen ";
 
 fn stepped(n_cells: usize, speculation: Speculation, attention: Attention) -> Stepped {
-    let (period, odds) = REPEATING;
-    let model = SimulatedModel::new().attention(attention).repeating(period, odds);
-    let faults = model.faults();
-    let records: Arc<Mutex<Vec<Record>>> = Arc::default();
-    let kept = records.clone();
-    let options = Options {
-        n_cells,
-        parallel: 3,
-        queue: 64,
-        kv_type: KvType::F16,
-        threads: Threads::same(1),
-        pins: vec![],
-        record: Box::new(move |record| kept.lock().unwrap().push(record)),
-        open_lower: Box::new(|_, _| Lower::default()),
-        speculation,
-    };
-    let (status, _) = watch::channel(Status::default());
-    let scheduler = open(&model, options, status, Arc::default(), Box::new(|_| {})).unwrap();
-    Stepped { scheduler, faults, records }
+    let repeats = Some(REPEATING);
+    let setup = Setup { n_cells, parallel: 3, queue: 64, attention, speculation, repeats, ..Setup::default() };
+    Stepped::start(setup)
 }
 
 impl Stepped {
-    fn submit(&mut self, asked: Asked) -> Client {
-        let (events, receiver) = mpsc::channel(asked.capacity);
-        let temperature = if asked.seed.is_some() { 0.7 } else { 0.0 };
-        self.scheduler.n_waiting.fetch_add(1, Ordering::Relaxed);
-        self.scheduler.take(Command::Submit(vec![Submission {
-            prompt: TokenPrompt { tokens: tokens(&asked.prompt), cuts: vec![] },
-            sampling: Sampling { temperature, seed: asked.seed, ..Sampling::default() },
-            rules: Arc::default(),
-            n_logprobs: None,
-            max_tokens: Some(asked.max_tokens),
-            stop: asked.stop.clone(),
-            owner: asked.owner,
-            is_background: false,
-            received: Instant::now(),
-            label: Default::default(),
-            events,
-        }]));
-        Client { asked, events: Some(receiver), said: String::new(), end: None, has_failed: false }
-    }
-
-    /// One turn; then what is counted must be what the engine holds.
-    fn turn(&mut self) {
-        self.scheduler.turn();
-        self.check();
-    }
-
-    fn check(&self) {
-        let step::Scheduler { engine, cache, running, .. } = &self.scheduler;
-        cache.check();
-        assert_eq!(cache.cells().free, engine.n_free(), "the cells' count is the engine's");
-        for Running { sequence, standing } in running {
-            let n_past = standing.n_past();
-            assert_eq!(engine.held(standing.seq).map_or(0, |held| held.end), n_past, "no draft outlives its step");
-            let is_answering = sequence.tokens.len() > sequence.n_prompt;
-            assert!(!is_answering || n_past < sequence.tokens.len(), "the newest token is still to be computed");
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        let step::Scheduler { running, parked, waiting, .. } = &self.scheduler;
-        running.is_empty() && parked.is_empty() && waiting.is_empty()
-    }
-
-    /// Turns until all are answered; the number of turns.
-    fn finish(&mut self, clients: &mut [Client]) -> usize {
-        let mut n_turns = 0;
-        while !self.is_idle() {
-            self.turn();
-            clients.iter_mut().for_each(Client::read);
-            n_turns += 1;
-            assert!(n_turns < 100_000, "answers end");
-        }
-        n_turns
-    }
-
-    fn ask(&mut self, asked: Asked) -> Client {
-        let mut clients = [self.submit(asked)];
-        self.finish(&mut clients);
-        let [client] = clients;
-        client
-    }
-
     /// Drafted and accepted tokens of all requests that have ended.
     fn drafted(&self) -> (usize, usize) {
         self.records.lock().unwrap().iter().fold((0, 0), |(n, n_right), record| match record {
@@ -147,28 +31,6 @@ impl Stepped {
     fn n_evictions(&self) -> usize {
         let records = self.records.lock().unwrap();
         records.iter().filter(|record| matches!(record, Record::Eviction(_))).count()
-    }
-}
-
-impl Client {
-    fn read(&mut self) {
-        let Some(events) = &mut self.events else { return };
-        while let Ok(event) = events.try_recv() {
-            assert!(self.end.is_none() && !self.has_failed, "nothing comes behind the end");
-            match event {
-                Event::Admitted(_) => assert_eq!(self.said, ""),
-                Event::Text(text) => self.said += &text,
-                Event::Logprobs(_) => panic!("nobody asked for them"),
-                Event::Done(done) => self.end = Some(done),
-                Event::Failed(_) => self.has_failed = true,
-            }
-        }
-    }
-
-    /// Text, tokens and end.
-    fn answer(&self) -> (String, Vec<Token>, usize, Finish) {
-        let done = self.end.as_ref().expect("it was answered");
-        (self.said.clone(), done.generated.clone(), done.n_generated, done.finish)
     }
 }
 
@@ -192,13 +54,21 @@ enum Op {
 
 fn asked() -> impl Strategy<Value = Asked> {
     let owner = prop_oneof![Just(ALICE), Just(BOB)];
+    let adapters = prop_oneof![Just(AdapterSet::NONE), Just(AdapterSet::NONE.with(0, Scale::ONE))];
     // At most 72 tokens, so that each fits its 160 cells with all it may say. Periods of eight and others, so that the answers repeat and deviate.
     let prompt = prop_oneof!["[a-c]{8,40}", "(kitchen |bedroom |on off ){3,8}", "[a-z]{20,60}"];
     let seed = proptest::option::of(1..9u32);
     let stop = proptest::option::of("[a-z]{1,3}").prop_map(|stop| stop.into_iter().collect());
-    (owner, prompt, 1..80usize, seed, stop, 4..24usize).prop_map(|(owner, prompt, max_tokens, seed, stop, capacity)| {
-        Asked { owner, prompt, max_tokens, seed, stop, capacity }
-    })
+    (owner, adapters, prompt, 1..80usize, seed, stop, 4..24usize).prop_map(
+        |(owner, adapters, prompt, max_tokens, seed, stop, capacity)| Asked {
+            owner,
+            adapters,
+            seed,
+            stop,
+            capacity,
+            ..Asked::new(&prompt, max_tokens)
+        },
+    )
 }
 
 fn op() -> impl Strategy<Value = Op> {

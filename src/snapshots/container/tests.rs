@@ -6,6 +6,12 @@ const SECRET: Secret = Secret([7; 32]);
 
 fn identity() -> Identity {
     Identity::new(vec![("model", "m".to_owned()), ("kv_type", "f16".to_owned())])
+        .with_adapters(adapters(["a", "b", "c"]))
+}
+
+/// The hashes of adapters' files.
+fn adapters<const N: usize>(files: [&str; N]) -> Vec<blake3::Hash> {
+    files.map(|file| blake3::hash(file.as_bytes())).to_vec()
 }
 
 fn segment(is_whole: bool) -> Segment {
@@ -13,7 +19,9 @@ fn segment(is_whole: bool) -> Segment {
     let start = if is_whole { 0 } else { 10 };
     let piece = |n_tokens: usize| Piece { n_tokens, bytes: (0..n_tokens * 9).map(|byte| byte as u8).collect() };
     let pieces = if is_whole { vec![piece(40)] } else { vec![piece(16), piece(14)] };
-    Segment::new(Owner::Private([3; 32]), Kept::Learned, is_whole, &tokens, start, pieces)
+    let adapters = AdapterSet::NONE.with(0, Scale::ONE).with(2, Scale::new(-0.5).unwrap());
+    let holder = Holder { owner: Owner::Private([3; 32]), adapters };
+    Segment::new(holder, Kept::Learned, is_whole, &tokens, start, pieces)
 }
 
 fn file(segment: &Segment) -> Vec<u8> {
@@ -106,9 +114,27 @@ fn a_file_of_another_identity_says_what_has_changed_and_what_it_held() {
 }
 
 #[test]
+fn what_was_computed_under_another_adapter_is_refused_and_under_those_that_are_here_it_is_not() {
+    let segment = segment(false);
+    let bytes = file(&segment);
+    let read_as = |files: Vec<blake3::Hash>| {
+        read(&mut bytes.as_slice(), bytes.len() as u64, &identity().with_adapters(files), &SECRET)
+    };
+    assert_eq!(read_as(adapters(["a", "another", "c", "new"])).unwrap(), segment, "the second one has no part in it");
+    for files in [adapters(["b", "a", "c"]), adapters(["a", "b", "d"])] {
+        let refused = read_as(files).unwrap_err();
+        assert!(refused.fault.to_string().starts_with("it was written with adapter "), "{}", refused.fault);
+        assert_eq!(*refused.header.unwrap(), segment.header);
+    }
+    let gone = read_as(adapters(["a", "b"])).unwrap_err().fault.to_string();
+    assert!(gone.ends_with(", this is adapter none"), "{gone}");
+}
+
+#[test]
 fn a_header_that_contradicts_itself_is_refused_though_its_hash_is_right() {
     let good = segment(false);
-    let contradictions: [fn(&mut Header); 5] = [
+    let contradictions: [fn(&mut Header); 6] = [
+        |header| header.holder.adapters = AdapterSet::NONE,
         |header| header.key = SegmentKey([0; 32]),
         |header| header.tokens = [Token(1)].into(),
         |header| header.pieces = [].into(),

@@ -20,7 +20,7 @@ fn open(path: &Path) -> Folder {
 fn segment(owner: Owner, kept: Kept, first: i32) -> Segment {
     let tokens: Vec<Token> = (first..first + 20).map(Token).collect();
     let bytes = (0..200).map(|byte| byte as u8).collect();
-    Segment::new(owner, kept, false, &tokens, 0, vec![Piece { n_tokens: 20, bytes }])
+    Segment::new(owner.into(), kept, false, &tokens, 0, vec![Piece { n_tokens: 20, bytes }])
 }
 
 fn write(folder: &Folder, segment: &Segment) {

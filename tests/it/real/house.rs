@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use hob::engine::llama::{LoadedModel, Weights};
 use hob::engine::{Gpu, GpuLayers, KvType, Model, Special, Threads};
-use hob::request::{Done, Event, Owner, Sampling, Token, TokenPrompt};
+use hob::request::{AdapterSet, Done, Event, Owner, Priority, Sampling, Token, TokenPrompt};
 use hob::scheduler::{self, Budgets, Lower, Options, Pin, SchedulerHandle, Speculation, Status, Submission};
 use hob::telemetry::Record;
 use tokio::sync::mpsc;
@@ -75,6 +75,7 @@ pub(super) struct House {
     pub(super) log: Log,
     vocab: Arc<dyn hob::engine::Vocab>,
     n_submitted: std::cell::Cell<usize>,
+    adapters: std::cell::Cell<AdapterSet>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -102,7 +103,19 @@ impl House {
             }),
         };
         let (handle, thread) = scheduler::start(Arc::new(recording), options).unwrap();
-        House { handle, log, vocab: model.vocab(), n_submitted: Default::default(), thread: Some(thread) }
+        House {
+            handle,
+            log,
+            vocab: model.vocab(),
+            n_submitted: Default::default(),
+            adapters: Default::default(),
+            thread: Some(thread),
+        }
+    }
+
+    /// What is submitted from now on is computed under `adapters`.
+    pub(super) fn set_adapters(&self, adapters: AdapterSet) {
+        self.adapters.set(adapters);
     }
 
     /// Most likely tokens; an answer ends by its number of tokens alone.
@@ -129,7 +142,8 @@ impl House {
             max_tokens: Some(max_tokens),
             stop: vec![],
             owner,
-            is_background: false,
+            adapters: self.adapters.get(),
+            priority: Priority::default(),
             received: Instant::now(),
             label: Default::default(),
             events,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hob::engine::llama::{LoadedModel, Weights};
 use hob::engine::{Model, Vocab};
 use hob::prompt::{Cause, Layout, Moment, Planned, Planner};
-use hob::request::{Client, Dialect, LayoutMode, Message, Request, Role, Sampling, Wanted};
+use hob::request::{Client, Dialect, LayoutMode, Message, Priority, Request, Role, Sampling, Wanted};
 use serde_json::{Value, json};
 
 use super::process::{Process, configure};
@@ -44,7 +44,7 @@ fn plan(planner: &mut Planner, messages: &[Message]) -> Planned {
         client: Client { name: "127.0.0.1".into(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
-        is_background: false,
+        priority: Priority::default(),
     };
     planner.plan(&request, &Moment::now()).unwrap()
 }

@@ -1,5 +1,6 @@
 //! Tests with a real model. Each loads it and computes on all cores, so they run one after the other.
 
+mod adapters;
 mod calling;
 mod crowd;
 mod drafts;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use hob::engine::llama::LoadedModel;
 use hob::engine::{KvType, Model};
 use hob::prompt::{Moment, Planner, Profile};
-use hob::request::{Client, Dialect, Message, MissCause, Request, Role, Sampling, Token, TokenPrompt, Wanted};
+use hob::request::{
+    Client, Dialect, Message, MissCause, Priority, Request, Role, Sampling, Token, TokenPrompt, Wanted,
+};
 use hob::scheduler::Pin;
 
 use super::house::{ALICE, BOB, House, Setup, load, prompt, text};
@@ -91,9 +93,7 @@ fn models_qwen_shares_its_tools_and_computes_what_it_computes_alone() {
         name: "house".to_owned(),
         system: "You keep this house.".to_owned(),
         tools: vec![tool.to_owned()],
-        documents: vec![],
-        max_tokens: None,
-        thinking: None,
+        ..Profile::default()
     };
     let mut planner = Planner::new(model.vocab(), model.template(), "qwen".to_owned(), vec![profile]).unwrap();
     assert!(!planner.tools_by_fallback(), "the template has a place for tools");
@@ -216,6 +216,6 @@ fn request(question: &str) -> Request {
         client: Client { name: "kitchen".to_owned(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
-        is_background: false,
+        priority: Priority::default(),
     }
 }

@@ -13,7 +13,7 @@ use hob::engine::{
     AnswerRules, Batch, ChatTemplate, ContextOptions, DecodeError, Engine, EngineError, Limits, Memory, MemoryClass,
     Model, ModelFacts, SeqId, Vocab,
 };
-use hob::request::{Sampling, Token};
+use hob::request::{AdapterSet, Sampling, Token};
 
 pub(crate) struct Recording<M> {
     model: Arc<M>,
@@ -40,6 +40,10 @@ impl<M: Model> Model for Recording<M> {
 
     fn n_ids(&self, n_seq_max: usize) -> usize {
         self.model.n_ids(n_seq_max)
+    }
+
+    fn n_adapters(&self) -> usize {
+        self.model.n_adapters()
     }
 
     fn vocab(&self) -> Arc<dyn Vocab> {
@@ -209,6 +213,10 @@ impl<E: Engine> Engine for RecordingEngine<E> {
 
     fn sampler(&self, sampling: &Sampling, rules: &AnswerRules, prompt: &[Token]) -> Result<E::Sampler, EngineError> {
         self.engine.sampler(sampling, rules, prompt)
+    }
+
+    fn set_adapters(&mut self, adapters: AdapterSet) -> Result<(), EngineError> {
+        self.engine.set_adapters(adapters)
     }
 
     fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {

@@ -16,14 +16,7 @@ const QUESTION: &str = "When is the paper bin collected?";
 fn profiles() -> Vec<Profile> {
     let room = |n: usize| format!("Room {n} is {} degrees warm and its lamp is off. ", (n * 7 + 3) % 31);
     let system = (0..20).map(room).collect();
-    vec![Profile {
-        name: "house".to_owned(),
-        system,
-        tools: Vec::new(),
-        documents: Vec::new(),
-        max_tokens: None,
-        thinking: None,
-    }]
+    vec![Profile { name: "house".to_owned(), system, ..Profile::default() }]
 }
 
 fn start(state: &Path, kv_type: KvType, profiles: Vec<Profile>) -> House {

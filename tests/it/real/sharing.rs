@@ -5,7 +5,9 @@ use std::collections::HashMap;
 
 use hob::engine::{KvType, Model};
 use hob::prompt::{Document, Moment, Planner, Profile};
-use hob::request::{Client, Dialect, Event, Message, MissCause, Request, Role, Sampling, Token, TokenPrompt, Wanted};
+use hob::request::{
+    Client, Dialect, Event, Message, MissCause, Priority, Request, Role, Sampling, Token, TokenPrompt, Wanted,
+};
 use hob::scheduler::Pin;
 
 use super::house::{ALICE, Answer, BOB, House, Setup, answer, prompt, smollm2, text};
@@ -124,10 +126,8 @@ fn five_questions_to_one_document_compute_the_document_once() {
     let profile = Profile {
         name: "house".to_owned(),
         system: "You answer questions about this house from its handbook.".to_owned(),
-        tools: vec![],
         documents: vec![handbook],
-        max_tokens: None,
-        thinking: None,
+        ..Profile::default()
     };
     let model = smollm2();
     let mut planner = Planner::new(model.vocab(), model.template(), "tiny".to_owned(), vec![profile]).unwrap();
@@ -172,7 +172,7 @@ fn request(question: &str) -> Request {
         client: Client { name: "kitchen".to_owned(), salt: None, dialect: Dialect::OpenAi },
         conversation: None,
         layout: None,
-        is_background: false,
+        priority: Priority::default(),
     }
 }
 

@@ -101,6 +101,28 @@ pub(super) fn qwen3_with_heads_of(n_numbers: usize) -> NamedTempFile {
     write("qwen3", heads, tensors)
 }
 
+/// A LoRA adapter of rank 4 for the `qwen3` of this file: it changes queries, K and V of both layers. Those of different seeds
+/// change them in different ways.
+pub(super) fn adapter(seed: u64) -> NamedTempFile {
+    const RANK: usize = 4;
+    let head = N_EMBD / 2;
+    let mut tensors = Vec::new();
+    for layer in 0..2 {
+        for (name, n_out) in [("q", 2 * head), ("k", head), ("v", head)] {
+            let named = |part: &str| format!("blk.{layer}.attn_{name}.weight.lora_{part}");
+            tensors.push(tensor(named("a"), &[N_EMBD, RANK], Fill::Random));
+            tensors.push(tensor(named("b"), &[RANK, n_out], Fill::Random));
+        }
+    }
+    let values = vec![
+        ("general.type".to_owned(), string("adapter")),
+        ("general.architecture".to_owned(), string("qwen3")),
+        ("adapter.type".to_owned(), string("lora")),
+        ("adapter.lora.alpha".to_owned(), real(RANK as f32)),
+    ];
+    write_file(values, tensors, seed)
+}
+
 enum Fill {
     One,
     /// A decay: below zero.
@@ -200,7 +222,11 @@ fn write(architecture: &str, more: Vec<(&str, Value)>, tensors: Vec<Tensor>) -> 
         ("tokenizer.ggml.eos_token_id".to_owned(), number(2)),
     ];
     values.extend(more.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    write_file(values, tensors, 3)
+}
 
+/// `seed`: of the random weights.
+fn write_file(values: Vec<(String, Value)>, tensors: Vec<Tensor>, seed: u64) -> NamedTempFile {
     let mut file = b"GGUF".to_vec();
     file.extend(3u32.to_le_bytes());
     file.extend((tensors.len() as u64).to_le_bytes());
@@ -210,7 +236,7 @@ fn write(architecture: &str, more: Vec<(&str, Value)>, tensors: Vec<Tensor>) -> 
         file.extend(kind.to_le_bytes());
         file.extend(bytes);
     }
-    let mut random = fastrand::Rng::with_seed(3);
+    let mut random = fastrand::Rng::with_seed(seed);
     let mut data = Vec::new();
     for Tensor { name, shape, fill } in tensors {
         file.extend(string(&name).1);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use hob::engine::{KvType, Threads};
 use hob::kv::{Segment, SegmentKey};
 use hob::private::WriteStep;
-use hob::request::{Owner, Sampling, Token, TokenPrompt};
+use hob::request::{Owner, Priority, Sampling, Token, TokenPrompt};
 use hob::scheduler::{
     self, Budgets, Disk, Lower, OpenLower, Opened, Options, Pin, SchedulerHandle, Speculation, Submission,
 };
@@ -141,7 +141,8 @@ fn ask(handle: &SchedulerHandle, prompt: TokenPrompt) -> Answer {
         max_tokens: Some(N_SAID),
         stop: vec![],
         owner: ALICE,
-        is_background: false,
+        adapters: Default::default(),
+        priority: Priority::default(),
         received: Instant::now(),
         label: Default::default(),
         events,
