@@ -11,7 +11,7 @@ use hob::engine::llama::{LoadedModel, Weights};
 use hob::engine::simulated::{ChatMl, SimulatedModel};
 use serde_json::{Value, json};
 
-use crate::home_assistant::NAME;
+use crate::home_assistant::{NAME, Recording};
 use crate::house::{House, Reply, Setup, Usage};
 use crate::models;
 
@@ -27,11 +27,13 @@ pub(crate) struct Recorded {
     pub(crate) body: Value,
 }
 
-/// The recordings: its llama.cpp integration over OpenAI's dialect, its Ollama integration over Ollama's.
-pub(crate) fn days() -> [Vec<Recorded>; 2] {
-    let days =
-        [include_str!("fixtures/home-assistant/llama_cpp.jsonl"), include_str!("fixtures/home-assistant/ollama.jsonl")];
-    days.map(|day| day.lines().map(recorded).collect())
+/// A recording's requests in their order.
+pub(crate) fn day(recording: Recording) -> Vec<Recorded> {
+    let day = match recording {
+        Recording::LlamaCpp => include_str!("fixtures/home-assistant/llama_cpp.jsonl"),
+        Recording::Ollama => include_str!("fixtures/home-assistant/ollama.jsonl"),
+    };
+    day.lines().map(recorded).collect()
 }
 
 fn recorded(line: &str) -> Recorded {
@@ -241,7 +243,8 @@ fn recorded_calls(answer: &Value) -> Vec<(String, Value)> {
 
 #[test]
 fn home_assistant_reads_what_the_recorded_server_said() {
-    for day in days() {
+    for recording in [Recording::LlamaCpp, Recording::Ollama] {
+        let day = day(recording);
         let vocab = LoadedModel::load(&models::smollm2(), Weights::None, None, |_| {}).unwrap().vocab();
         let model = Arc::new(SimulatedModel::with(vocab, Arc::new(ChatMl { takes_tools: true })));
         let faults = model.faults();
@@ -281,14 +284,12 @@ fn home_assistant_reads_what_the_recorded_server_said() {
     }
 }
 
-/// What Home Assistant's two integrations sent, answered with one token each: prompt tokens, and those reused.
-pub(crate) fn counts<M: Model>(model: Arc<M>, context: usize, n_requests: usize) -> [Vec<(usize, usize)>; 2] {
+/// The first chat requests of a day, answered with one token each: prompt tokens, and those reused.
+pub(crate) fn counts<M: Model>(model: Arc<M>, context: usize, recording: Recording, n: usize) -> Vec<(usize, usize)> {
     let house = House::start(model, Setup { model_name: NAME, context, ..Setup::default() });
-    let counts = days().map(|day| {
-        let chats = day.into_iter().filter(|request| !request.label.starts_with("setup:")).take(n_requests);
-        let usages = chats.map(|request| request.shortened().ask(&house).usage);
-        usages.map(|usage| (usage.n_prompt, usage.n_cached)).collect()
-    });
+    let chats = day(recording).into_iter().filter(|request| !request.label.starts_with("setup:")).take(n);
+    let usages = chats.map(|request| request.shortened().ask(&house).usage);
+    let counts = usages.map(|usage| (usage.n_prompt, usage.n_cached)).collect();
     house.await_rest();
     house.close();
     counts
