@@ -28,6 +28,11 @@ LIGHT = {
 }
 
 
+class Light(pydantic.BaseModel):
+    room: Literal["kitchen", "hall"]
+    is_on: bool
+
+
 @pytest.fixture(scope="module")
 def client():
     # What does not have the documented form is an error, not a warning.
@@ -67,11 +72,12 @@ def test_events_add_up_to_the_response_that_ends_them(client):
 
 
 def test_the_clients_own_accumulator_reads_the_stream(client):
-    with client.responses.stream(model="tiny", input="Say hello.", max_output_tokens=12, temperature=0) as stream:
+    question = {"model": "tiny", "input": "The kitchen light is on.", "max_output_tokens": 60, "temperature": 0}
+    with client.responses.stream(**question, text_format=Light) as stream:
         kinds = {event.type for event in stream}
         response = stream.get_final_response()
     assert {"response.created", "response.output_text.delta", "response.output_text.done"} <= kinds
-    assert response.output_text
+    assert isinstance(response.output_parsed, Light)
 
 
 def test_a_conversation_goes_on_from_what_the_client_sends_back(client):
@@ -106,11 +112,6 @@ def test_a_required_call_is_valid_and_its_result_is_taken(client, is_streamed):
     answer = ask(client, input=history, tools=[LIGHT], tool_choice="none")
     assert answer.output_text
     assert answer.usage.input_tokens_details.cached_tokens >= response.usage.input_tokens - 1
-
-
-class Light(pydantic.BaseModel):
-    room: Literal["kitchen", "hall"]
-    is_on: bool
 
 
 def test_a_form_is_parsed(client):

@@ -76,6 +76,8 @@ async fn respond(
     }
     models::without_tag(&mut request.model, &app.house.models());
     wishes::settle(&mut request, &headers, &caller, &app.house.models())?;
+    // Known to be missing it is refused in Ollama's words, which clients look for.
+    request.model = models::known(&app, &request.model)?;
     let asked = super::answer::Asked { request, n_choices: 1, id, received };
     let answer = Answer::begin(&app, asked).await.map_err(|error| error.renamed(SCHEMA, "format"))?;
     match is_streamed {
