@@ -114,7 +114,7 @@ async fn a_model_that_is_not_here_is_refused_at_once_in_ollamas_words() {
         let reply = post(&running, path, body).await;
         assert_eq!(reply.status, 404, "{path}");
         let error = reply.json()["error"].as_str().unwrap_or_else(|| panic!("{path}: {}", reply.body)).to_owned();
-        assert!(error.contains("llama9") && error.contains("house"), "{error}");
+        assert!(error.contains("model 'llama9' not found") && error.contains("house"), "{path}: {error}");
     }
     assert_eq!(post(&running, "/api/pull", r#"{"name":"house"}"#).await.body, "{\"status\":\"success\"}\n");
     let embeds = post(&running, "/api/embed", r#"{"model":"house","input":"a"}"#).await;
